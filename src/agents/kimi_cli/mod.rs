@@ -1,0 +1,47 @@
+//! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
+
+mod align;
+mod records;
+mod turns;
+
+use super::{Agent, Discovery, Environment};
+use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
+use std::path::{Path, PathBuf};
+
+pub struct KimiCli;
+
+impl Agent for KimiCli {
+    fn kind(&self) -> AgentKind {
+        AgentKind::KimiCli
+    }
+    fn place(&self, env: &Environment) -> Option<PathBuf> {
+        env.path("KIMI_SHARE_DIR").or_else(|| Some(env.home.as_ref()?.join(".kimi")))
+    }
+    fn discover(&self, _: &Path, _: &Discovery) -> Result<Discovery> {
+        Ok(Discovery::default())
+    }
+    fn load(&self, _: &Session) -> Result<History> {
+        Err(Refusal::Internal { what: "not built".into() })
+    }
+    fn items(&self, _: &Session, _: &Turn, _: &[u8], _: &mut ItemSink<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn prompt(&self, _: &Session, _: &Turn, _: &[u8]) -> Result<String> {
+        Ok(String::new())
+    }
+    fn context(&self, _: &Session, _: &History, _: &mut ItemSink<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn subagents(&self, _: &Session) -> Result<Vec<Session>> {
+        Ok(Vec::new())
+    }
+    fn plan_fork(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
+        Err(Refusal::Internal { what: "not built".into() })
+    }
+    fn plan_undo(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
+        Err(Refusal::Internal { what: "not built".into() })
+    }
+    fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
+        None
+    }
+}

@@ -1,0 +1,110 @@
+//! What differs between agents: one folder per store, each with layout, records, turns and how to cut.
+//!
+//! An agent's folder knows nothing of FUSE, inodes, journals or other agents. To add one: a folder, a
+//! variant in [`AgentKind`], a line in [`agent`], its samples in `tests/samples`, a row in the README.
+
+pub mod kimi_cli;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::session::{AgentKind, Damage, History, ItemSink, Plan, Result, Session, Turn, Writer};
+
+/// What turnfs needs to know of a store.
+pub trait Agent: Send + Sync {
+    fn kind(&self) -> AgentKind;
+
+    /// Where this agent keeps its store; `None` if that cannot be told (no HOME).
+    fn place(&self, env: &Environment) -> Option<PathBuf>;
+
+    /// Finds the sessions of the store at `root` and their metadata, without reading whole transcripts:
+    /// at most the head of each, and only of those that `previous` does not already describe truly.
+    /// A store that is not there has no sessions.
+    ///
+    /// # Errors
+    /// Only when nothing can be listed at all (the root cannot be read). What is wrong with a single
+    /// session or a shared index is in [`Discovery::problems`].
+    fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery>;
+
+    /// The one pass over a session's files: turns, offsets, sizes, damage, cut points.
+    ///
+    /// # Errors
+    /// Only what prevents reading (I/O). Damage and unknown formats are states of the result.
+    fn load(&self, session: &Session) -> Result<History>;
+
+    /// The items of a turn, in order, as they stand in the record bytes `span` of the turn's file.
+    ///
+    /// # Errors
+    /// When the bytes are not the turn's records (the file changed).
+    fn items(&self, session: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()>;
+
+    /// The user's exact text of a turn, out of the record bytes of its span; empty if it has none.
+    ///
+    /// # Errors
+    /// As [`Agent::items`].
+    fn prompt(&self, session: &Session, turn: &Turn, span: &[u8]) -> Result<String>;
+
+    /// What the model will be sent on resume, in order.
+    ///
+    /// # Errors
+    /// What prevents reading.
+    fn context(&self, session: &Session, history: &History, sink: &mut ItemSink<'_>) -> Result<()>;
+
+    /// The sub-agent sessions of a session.
+    ///
+    /// # Errors
+    /// What prevents listing them.
+    fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
+
+    /// The new session that keeps the turns up to and including `n`.
+    ///
+    /// # Errors
+    /// Why that fork is refused.
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+
+    /// The session without turn `n` and everything after it.
+    ///
+    /// # Errors
+    /// Why that cut is refused.
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+
+    /// Who has the session open now. Never disturbs a client; bounded in time.
+    fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+}
+
+/// What a look at a store found.
+#[derive(Debug, Default, Clone)]
+pub struct Discovery {
+    pub sessions: Vec<Session>,
+    /// Damage of shared files (an index) and of what could not be listed.
+    pub problems: Vec<Damage>,
+}
+
+/// The environment in which stores are looked for; a value, so that tests and `--store` can set it.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    pub home: Option<PathBuf>,
+    vars: Vec<(String, OsString)>,
+}
+
+impl Environment {
+    /// The environment of this process.
+    pub fn of_process() -> Environment {
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let vars = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect();
+        Environment { home, vars }
+    }
+
+    /// A variable's value as a path, if it is set and not empty.
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        let (_, value) = self.vars.iter().find(|(key, value)| key == name && !value.is_empty())?;
+        Some(PathBuf::from(value))
+    }
+}
+
+/// The registry: the code for an agent.
+pub fn agent(kind: AgentKind) -> &'static dyn Agent {
+    match kind {
+        AgentKind::KimiCli => &kimi_cli::KimiCli,
+    }
+}

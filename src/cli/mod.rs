@@ -1,0 +1,1 @@
+//! One file per command: arguments to exit code. Prints; asks no questions about formats.

@@ -1,0 +1,1 @@
+//! Background start, readiness, signals, mountinfo, stale mounts.

@@ -1,0 +1,1 @@
+//! Thin adapter between fuser and `fs`: replies, open flags, errno. No policy, no parsing.

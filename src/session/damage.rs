@@ -1,0 +1,74 @@
+//! What can be wrong with a store's file, as data.
+
+use std::fmt;
+
+/// A place in a store's file that is not what the store's client writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// File name relative to the session (or to the store, for a shared index).
+    pub file: String,
+    /// Line, counted from 1.
+    pub line: u64,
+    /// Byte offset in the file of the line's start (for `torn-tail` and `nul-tail`: of the tail's start).
+    pub byte: u64,
+    pub class: DamageClass,
+    /// One sentence: what is wrong and what the agent itself does with it.
+    pub message: String,
+}
+
+/// The classes of damage; names as in machine output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DamageClass {
+    BadLine,
+    BadRecord,
+    GluedCut,
+    MissingNewline,
+    SplitRecord,
+    NulRun,
+    InvalidUtf8,
+    Bom,
+    ArrayForm,
+    NoRecord,
+    FirstRecord,
+    Ordinal,
+    DanglingParent,
+    Sidecar,
+    TornTail,
+    NulTail,
+    NoFinalNewline,
+}
+
+impl DamageClass {
+    pub fn name(self) -> &'static str {
+        match self {
+            DamageClass::BadLine => "bad-line",
+            DamageClass::BadRecord => "bad-record",
+            DamageClass::GluedCut => "glued-cut",
+            DamageClass::MissingNewline => "missing-newline",
+            DamageClass::SplitRecord => "split-record",
+            DamageClass::NulRun => "nul-run",
+            DamageClass::InvalidUtf8 => "invalid-utf8",
+            DamageClass::Bom => "bom",
+            DamageClass::ArrayForm => "array-form",
+            DamageClass::NoRecord => "no-record",
+            DamageClass::FirstRecord => "first-record",
+            DamageClass::Ordinal => "ordinal",
+            DamageClass::DanglingParent => "dangling-parent",
+            DamageClass::Sidecar => "sidecar",
+            DamageClass::TornTail => "torn-tail",
+            DamageClass::NulTail => "nul-tail",
+            DamageClass::NoFinalNewline => "no-final-newline",
+        }
+    }
+
+    /// A tail that a crash or an append in progress leaves: everything before it stays readable.
+    pub fn is_torn(self) -> bool {
+        matches!(self, DamageClass::TornTail | DamageClass::NulTail | DamageClass::NoFinalNewline)
+    }
+}
+
+impl fmt::Display for DamageClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

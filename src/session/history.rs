@@ -1,0 +1,159 @@
+//! What one pass over a session's files finds out.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::{Confidence, Damage, Refusal, Turn};
+
+/// The condition of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    Ok,
+    /// A tail left by a crash or an append in progress; everything before it is readable.
+    Torn,
+    Damaged,
+    Unsupported,
+    /// The files are there and hold no turn.
+    Empty,
+    /// The session is known, its transcript is not there.
+    NoTranscript,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Torn => "torn",
+            State::Damaged => "damaged",
+            State::Unsupported => "unsupported",
+            State::Empty => "empty",
+            State::NoTranscript => "no-transcript",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// xxh3 with 128 bits over a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileHash(pub u128);
+
+impl fmt::Display for FileHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// A file as it was when the session was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileView {
+    /// Relative to the store's root.
+    pub file: PathBuf,
+    /// Length, bytes; `None`: the file was not there, and that counted.
+    pub len: Option<u64>,
+    /// Of exactly `len` bytes; of no bytes where the file was not there.
+    pub hash: FileHash,
+}
+
+/// What a file must hold after a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The file's name after the cut, relative to the store's root. For a fork the session's own part
+    /// of the path is replaced by the new session's.
+    pub file: PathBuf,
+    /// The file that the bytes come from; equal to `file` unless an earlier one takes its place.
+    pub source: PathBuf,
+    /// Lines kept.
+    pub lines: u64,
+    /// Bytes kept, from the start of `source`.
+    pub bytes: u64,
+}
+
+/// A true turn boundary: how to keep exactly the turns before it, in every file that the agent reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutPoint {
+    pub confidence: Confidence,
+    /// Every file that stays; the session's other history files go. Main transcript last.
+    pub kept: Vec<Kept>,
+}
+
+/// The result of the one pass over a session's files. Listing, reading, plan, undo, fork and errors
+/// all use this and never look at records themselves.
+#[derive(Debug)]
+pub struct History {
+    pub state: State,
+    /// Everything found; the first one is the one that is shown. Torn tails are in here too.
+    pub damages: Vec<Damage>,
+    /// The turns; of a damaged session those that can be told when bad lines are skipped.
+    pub turns: Vec<Turn>,
+    /// How many turns, from 0, end before the first damage; all of them in a sound session.
+    pub sound_turns: u32,
+    /// Cut points: entry `i` keeps the turns before turn `i` (and the rest of turn `i - 1`'s group);
+    /// entry `turns.len()` keeps all. So `undo n` is entry `n`, `fork n` entry `n + 1`. The error says
+    /// why that cut is refused.
+    pub cuts: Vec<Result<CutPoint, Refusal>>,
+    /// Facts for the user that are no damage ("2 rotated context files are missing").
+    pub notes: Vec<String>,
+    /// Every file that was read, main transcript first.
+    pub files: Vec<FileView>,
+    /// The bytes of the main transcript before turn 0.
+    pub head_bytes: u64,
+    /// The model named last in the transcript.
+    pub model: Option<String>,
+}
+
+impl History {
+    /// Refuses if the turns must not be shown.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`] or [`Refusal::Unsupported`].
+    pub fn readable(&self) -> Result<(), Refusal> {
+        match self.state {
+            State::Damaged => Err(match self.damages.iter().find(|d| !d.class.is_torn()) {
+                Some(damage) => Refusal::Damaged { damage: damage.clone() },
+                None => Refusal::Internal { what: "a damaged session without a damage".into() },
+            }),
+            State::Unsupported => Err(Refusal::Unsupported {
+                what: self.notes.first().cloned().unwrap_or_else(|| "its format".into()),
+            }),
+            State::Ok | State::Torn | State::Empty | State::NoTranscript => Ok(()),
+        }
+    }
+
+    /// The turn `n`.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchTurn`]; and as [`History::readable`].
+    pub fn turn(&self, n: u32) -> Result<&Turn, Refusal> {
+        self.readable()?;
+        self.turns.get(n as usize).ok_or(Refusal::NoSuchTurn { asked: n, turns: self.turns.len() as u32 })
+    }
+
+    /// The cut point that keeps exactly the turns before `n` (`n` may be the number of turns).
+    ///
+    /// # Errors
+    /// Why such a cut is refused.
+    pub fn cut_before(&self, n: u32) -> Result<&CutPoint, Refusal> {
+        self.readable()?;
+        match self.cuts.get(n as usize) {
+            Some(Ok(point)) => Ok(point),
+            Some(Err(refusal)) => Err(refusal.clone()),
+            None => Err(Refusal::NoSuchTurn { asked: n, turns: self.turns.len() as u32 }),
+        }
+    }
+
+    /// How many turns the cut point before turn `n` really keeps: `n`, or more where `n` lies inside a
+    /// group, which is only kept or dropped as a whole.
+    pub fn turns_kept(&self, n: u32) -> u32 {
+        let n = n.min(self.turns.len() as u32);
+        let Some(last_kept) = n.checked_sub(1).and_then(|last| self.turns.get(last as usize)) else {
+            return 0;
+        };
+        let later = self.turns[n as usize..].iter();
+        n + later.take_while(|turn| turn.group == last_kept.group).count() as u32
+    }
+}

@@ -1,0 +1,74 @@
+//! What a turn consists of, for rendering.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+
+/// One thing that happened in a turn, borrowed from the record it stands in.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item<'a> {
+    /// The prompt (or a nested prompt, for flows).
+    User {
+        text: Cow<'a, str>,
+    },
+    /// Text that the user sent while the turn was running.
+    Steer {
+        text: Cow<'a, str>,
+    },
+    Assistant {
+        text: Cow<'a, str>,
+    },
+    Thinking {
+        text: Cow<'a, str>,
+    },
+    ToolCall {
+        name: Cow<'a, str>,
+        id: Cow<'a, str>,
+        arguments: Cow<'a, str>,
+    },
+    ToolResult {
+        id: Cow<'a, str>,
+        output: Cow<'a, str>,
+        is_error: bool,
+    },
+    /// The history was compacted here; the summary where it is known.
+    Compaction {
+        text: Cow<'a, str>,
+    },
+    /// Something the harness or the agent said: a notification, a hook, a retry, an error.
+    Notice {
+        kind: Cow<'a, str>,
+        text: Cow<'a, str>,
+    },
+    /// An image or another blob, shown as one line.
+    Blob {
+        media_type: Cow<'a, str>,
+        bytes: u64,
+    },
+    /// A record of a type that turnfs does not know, kept and shown as such.
+    Unknown {
+        kind: Cow<'a, str>,
+        json: Cow<'a, str>,
+    },
+}
+
+impl Item<'_> {
+    /// The heading's word for this item.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Item::User { .. } => "user",
+            Item::Steer { .. } => "steer",
+            Item::Assistant { .. } => "assistant",
+            Item::Thinking { .. } => "thinking",
+            Item::ToolCall { .. } => "tool call",
+            Item::ToolResult { .. } => "tool result",
+            Item::Compaction { .. } => "compaction",
+            Item::Notice { .. } => "notice",
+            Item::Blob { .. } => "blob",
+            Item::Unknown { .. } => "record",
+        }
+    }
+}
+
+/// Where a record's items go, with the time of the record where it has one.
+pub type ItemSink<'s> = dyn FnMut(Option<Timestamp>, Item<'_>) + 's;

@@ -1,0 +1,113 @@
+//! The words that everything shares: session, turn, item, boundary, damage, refusal, plan.
+//!
+//! Pure data and its invariants. Nothing here opens a file, and nothing here knows a particular
+//! agent's format. Every other folder may use it.
+
+mod agent;
+mod damage;
+mod history;
+mod item;
+mod plan;
+mod refusal;
+mod time;
+mod turn;
+
+pub use agent::AgentKind;
+pub use damage::{Damage, DamageClass};
+pub use history::{CutPoint, FileHash, FileView, History, Kept, State};
+pub use item::{Item, ItemSink};
+pub use plan::{Content, Lock, Plan, Promise, Step};
+pub use refusal::{Errno, Refusal, Result};
+pub use time::{from_unix_seconds, rfc3339};
+pub use turn::{Confidence, Turn, TurnStatus};
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+/// Which session this is: the store it lives in and its place there.
+///
+/// The place, not the agent's id, is the key: ids of sub-agents can equal their parents', and one id
+/// can stand in two folders of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey {
+    pub agent: AgentKind,
+    /// The store's root directory, absolute (for example `~/.kimi`).
+    pub root: Arc<Path>,
+    /// The session's directory or file, relative to the root.
+    pub path: Arc<Path>,
+}
+
+impl SessionKey {
+    /// The session's directory or file, absolute.
+    pub fn absolute(&self) -> PathBuf {
+        self.root.join(&self.path)
+    }
+}
+
+/// Where in the tree a session belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The absolute project path as the store records it; never resolved, perhaps no longer there.
+    Project(PathBuf),
+    /// No project can be told, or none that has a place in the tree: shown under `.turnfs/unplaced/`.
+    Unplaced {
+        /// A sentence for the user.
+        reason: String,
+    },
+}
+
+/// A session as far as it is known without reading its whole transcript.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub key: SessionKey,
+    /// The agent's own id.
+    pub id: String,
+    pub place: Place,
+    /// The title that the agent shows, where it has one.
+    pub title: Option<String>,
+    /// Text of the first prompt, at most the first 1,000 characters; the name's slug is made of it.
+    pub first_prompt: Option<String>,
+    /// When the session began; a fact that never changes.
+    pub created: Timestamp,
+    /// Last activity.
+    pub updated: Timestamp,
+    pub model: Option<String>,
+    /// The store's history mode or format version, where it records one.
+    pub history_mode: Option<String>,
+    pub forked_from: Option<String>,
+    /// The store's files of this session, relative to the store's root, main transcript first.
+    pub files: Vec<PathBuf>,
+    /// For a sub-agent: its name below `agents/`. Such a session has no control files.
+    pub subagent: Option<String>,
+}
+
+impl Session {
+    /// The project, where the session has one.
+    pub fn project(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Project(path) => Some(path),
+            Place::Unplaced { .. } => None,
+        }
+    }
+}
+
+/// Who has a session open now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writer {
+    pub agent: AgentKind,
+    /// Process id, where it can be told.
+    pub pid: Option<u32>,
+    /// How it was found out, as the end of a sentence ("works in this directory").
+    pub evidence: String,
+}
+
+impl std::fmt::Display for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "{} (pid {pid}, {})", self.agent, self.evidence),
+            None => write!(f, "{} ({})", self.agent, self.evidence),
+        }
+    }
+}

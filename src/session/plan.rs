@@ -1,0 +1,73 @@
+//! A cut as data: what an agent's folder wants done to its store. Only `cut` does it.
+
+use std::path::PathBuf;
+
+use super::{FileHash, FileView};
+
+/// Everything needed to make one cut, and to know afterwards that it is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps, in the order in which they are applied. Paths are relative to the store's root.
+    pub steps: Vec<Step>,
+    /// Taken in this order before anything is verified, held until the cut is committed.
+    pub locks: Vec<Lock>,
+    /// The files as the plan saw them; each is read again under the locks and must be the same.
+    pub based_on: Vec<FileView>,
+    /// What must be found when the session is read again.
+    pub promise: Promise,
+}
+
+/// What a cut promises; checked by reading the result as any session is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The session to read afterwards: its path relative to the store's root.
+    pub session: PathBuf,
+    /// The id of that session (for a fork, the new one).
+    pub id: String,
+    /// How many turns it must have.
+    pub turns: u32,
+}
+
+/// One reversible change to a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Keep the first `bytes` bytes of `file`, in place (same inode). The rest goes to the backup first.
+    KeepPrefix { file: PathBuf, bytes: u64 },
+    /// Give `file` new content on the same inode, so that a client that waits in `open()` appends to the
+    /// new content and not to a file that is gone. The old content goes to the backup first.
+    Overwrite { file: PathBuf, content: Content },
+    /// Put new content beside `file`, fsync, rename over it.
+    Replace { file: PathBuf, content: Content },
+    /// Move out of the agent's sight, into the backup.
+    MoveAside { file: PathBuf },
+    /// Make a directory that was not there, with these files, complete or not at all: built under a
+    /// temporary name beside it, fsynced, renamed.
+    CreateDir { dir: PathBuf, files: Vec<(PathBuf, Content)> },
+}
+
+/// New content of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The first `bytes` bytes of another file of the store, copied, not re-serialised.
+    Prefix { file: PathBuf, bytes: u64 },
+    /// A whole file of the store.
+    Whole { file: PathBuf },
+    /// These bytes.
+    Bytes(Vec<u8>),
+}
+
+/// A lock that a cut must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// A write lease on a file (fcntl F_SETLEASE): nobody else has it open, and whoever opens it waits.
+    Lease { file: PathBuf },
+    /// flock(LOCK_EX) on a lock file of the store, waited for at most 2 s.
+    Flock { file: PathBuf, create: bool },
+}
+
+impl Plan {
+    /// The content hash that the plan saw for `file`.
+    pub fn seen(&self, file: &std::path::Path) -> Option<FileHash> {
+        self.based_on.iter().find(|view| view.file == file).map(|view| view.hash)
+    }
+}

@@ -1,0 +1,107 @@
+//! Why something is refused: one sentence for the user, one errno for the caller.
+
+use std::path::{Path, PathBuf};
+
+use super::{Damage, Writer};
+
+pub use rustix::io::Errno;
+
+/// The result of everything that can be refused.
+pub type Result<T, E = Refusal> = std::result::Result<T, E>;
+
+/// Why a read or a cut is refused. The sentence goes to `status` and to stderr, the errno to the caller.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refusal {
+    #[error("not a command: {what}; write one turn number, `last`, or (undo) `force N`")]
+    NotACommand { what: String },
+    #[error("{}", no_such_turn(*.asked, *.turns))]
+    NoSuchTurn { asked: u32, turns: u32 },
+    #[error(
+        "turn {asked} is part of turn {group} and nothing follows them; they can only be removed together: write {group}"
+    )]
+    InsideGroup { asked: u32, group: u32 },
+    #[error("nothing to redo: no undo of this session is recorded{}", match .asked { Some(n) => format!(" under the number {n}"), None => String::new() })]
+    NothingToRedo { asked: Option<u32> },
+    #[error("{writer} has this session open; close it, use `fork`, or write `force {asked}`")]
+    Live { writer: Writer, asked: String },
+    #[error("turn {asked} is still running; fork at {}, or wait until it has ended", match .last_finished { Some(n) => format!("turn {n} or before"), None => "a later time".into() })]
+    StillRunning { asked: u32, last_finished: Option<u32> },
+    #[error("{what} is locked by another program; try again")]
+    StoreLocked { what: String },
+    #[error("{what} changed since this was opened; look at the turns again and repeat the command")]
+    Changed { what: String },
+    #[error(
+        "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/ instead"
+    )]
+    MovedOn { what: String, number: u32 },
+    #[error("{}, line {} (byte {}): {}: {}; repair that line, or use raw/{} and `turnfs rescue`", .damage.file, .damage.line, .damage.byte, .damage.class, .damage.message, raw_name(.damage))]
+    Damaged { damage: Damage },
+    #[error("{what} is not known to this version of turnfs, so its history is neither shown nor changed")]
+    Unsupported { what: String },
+    #[error("{what}")]
+    CannotCut { what: String },
+    #[error(
+        "the boundary after turn {asked} is ambiguous: {options}; nothing on disk tells which is right, so choose another turn"
+    )]
+    Ambiguous { asked: String, options: String },
+    #[error("history needed for this cut is no longer on disk: {what}")]
+    Lost { what: String },
+    #[error("this mount is read-only (mounted with --read-only)")]
+    ReadOnlyMount,
+    #[error("turnfs files cannot be changed this way; write a turn number to undo, redo or fork")]
+    NotPermitted,
+    #[error("{what} does not exist")]
+    NotFound { what: String },
+    #[error("{action} {}: {}", .path.display(), describe(*.errno))]
+    Io { action: &'static str, path: PathBuf, errno: Errno },
+    #[error("after the cut {what} was not what the plan promised; everything was put back")]
+    NotAsPromised { what: String },
+    #[error("internal error: {what}; please report this")]
+    Internal { what: String },
+}
+
+impl Refusal {
+    /// The errno that the caller of the system call sees.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Refusal::NotACommand { .. } => Errno::INVAL,
+            Refusal::NoSuchTurn { .. } | Refusal::InsideGroup { .. } | Refusal::NothingToRedo { .. } => {
+                Errno::RANGE
+            }
+            Refusal::Live { .. } | Refusal::StillRunning { .. } => Errno::BUSY,
+            Refusal::StoreLocked { .. } => Errno::AGAIN,
+            Refusal::Changed { .. } | Refusal::MovedOn { .. } => Errno::STALE,
+            Refusal::Damaged { .. } => Errno::UCLEAN,
+            Refusal::Unsupported { .. } | Refusal::CannotCut { .. } => Errno::OPNOTSUPP,
+            Refusal::Ambiguous { .. } => Errno::NOTUNIQ,
+            Refusal::Lost { .. } => Errno::NODATA,
+            Refusal::ReadOnlyMount => Errno::ROFS,
+            Refusal::NotPermitted => Errno::PERM,
+            Refusal::NotFound { .. } => Errno::NOENT,
+            Refusal::Io { errno, .. } => *errno,
+            Refusal::NotAsPromised { .. } | Refusal::Internal { .. } => Errno::IO,
+        }
+    }
+
+    /// A failed system call on a file of the store or of turnfs's own state.
+    pub fn io(action: &'static str, path: &Path, error: std::io::Error) -> Refusal {
+        // io errors without an errno come from std itself (short writes, bad UTF-8): EIO is what they are.
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Refusal::Io { action, path: path.to_owned(), errno }
+    }
+}
+
+fn no_such_turn(asked: u32, turns: u32) -> String {
+    match turns.checked_sub(1) {
+        Some(last) => format!("turn {asked} does not exist; the last turn is {last}"),
+        None => format!("turn {asked} does not exist; this session has no turns"),
+    }
+}
+
+fn raw_name(damage: &Damage) -> &str {
+    damage.file.rsplit('/').next().unwrap_or(&damage.file)
+}
+
+fn describe(errno: Errno) -> String {
+    std::io::Error::from(errno).to_string()
+}

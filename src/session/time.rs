@@ -1,0 +1,16 @@
+//! Times of records.
+
+use jiff::Timestamp;
+
+/// A Unix time in (fractional) seconds, as some stores write it; `None` if it is out of range.
+pub fn from_unix_seconds(seconds: f64) -> Option<Timestamp> {
+    if !seconds.is_finite() {
+        return None;
+    }
+    Timestamp::from_microsecond((seconds * 1e6).round() as i64).ok()
+}
+
+/// RFC 3339 in UTC with milliseconds, the form of all machine output.
+pub fn rfc3339(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+}

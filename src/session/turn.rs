@@ -1,0 +1,98 @@
+//! A turn: one prompt and everything up to the next.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TurnStatus {
+    Complete,
+    Interrupted,
+    Failed,
+    Running,
+}
+
+impl TurnStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            TurnStatus::Complete => "complete",
+            TurnStatus::Interrupted => "interrupted",
+            TurnStatus::Failed => "failed",
+            TurnStatus::Running => "running",
+        }
+    }
+}
+
+impl fmt::Display for TurnStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How sure it is which records of every file belong to the turns before a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Confidence {
+    /// Proved by counters on disk.
+    Exact,
+    /// Only one position fits best.
+    Aligned,
+    /// More than one position fits equally well: cuts refuse.
+    Ambiguous,
+    /// The records needed are no longer on disk: cuts refuse.
+    Lost,
+}
+
+impl Confidence {
+    pub fn name(self) -> &'static str {
+        match self {
+            Confidence::Exact => "exact",
+            Confidence::Aligned => "aligned",
+            Confidence::Ambiguous => "ambiguous",
+            Confidence::Lost => "lost",
+        }
+    }
+}
+
+impl fmt::Display for Confidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One turn of a session, as found in the one pass over its transcript.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// Number in the whole history, from 0.
+    pub n: u32,
+    /// The user's text, where the turn has one; at most [`Turn::PROMPT_CHARS`] characters. The exact
+    /// text comes from [`crate::agents::Agent::prompt`].
+    pub prompt: Option<String>,
+    pub status: TurnStatus,
+    /// Finer than `status` where the store tells more: `command`, `open`, ...
+    pub detail: Option<&'static str>,
+    pub started: Option<Timestamp>,
+    pub ended: Option<Timestamp>,
+    /// The last record's time; the turn file's mtime.
+    pub last: Option<Timestamp>,
+    /// The transcript that holds the turn's records, relative to the store's root; the same for all
+    /// turns where a store keeps a session in one file.
+    pub file: Arc<Path>,
+    /// The turn's bytes in `file`. Spans of neighbours in one file touch; the first starts where
+    /// `head.jsonl` ends, the last ends with the file's last complete line.
+    pub span: Range<u64>,
+    /// First line of the span, counted from 1.
+    pub line: u64,
+    /// The first turn of the group that a cut can only keep or drop as a whole; `n` if it stands alone.
+    pub group: u32,
+    /// Size of the rendered text, bytes.
+    pub text_len: u64,
+}
+
+impl Turn {
+    /// Longest prompt kept in memory, in characters.
+    pub const PROMPT_CHARS: usize = 4096;
+}
