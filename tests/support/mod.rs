@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::Signal;
+
 /// Longest time that any single command of a test may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time from starting a daemon to its mount's first answer, and from asking it to stop to its end.
@@ -278,7 +280,7 @@ impl Mount {
 
     /// Asks the daemon to end and waits for it; its exit status and its log.
     pub fn stop(mut self) -> (ExitStatus, String) {
-        signal(self.daemon.id(), libc::SIGTERM);
+        signal(self.daemon.id(), Signal::TERM);
         let status = wait(&mut self.daemon, DAEMON_LIMIT).expect("the daemon ends when asked to");
         assert!(!is_mounted(&self.path), "{} is still mounted", self.path.display());
         (status, self.take_log())
@@ -301,7 +303,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.daemon.try_wait().ok().flatten().is_none() {
-            signal(self.daemon.id(), libc::SIGTERM);
+            signal(self.daemon.id(), Signal::TERM);
             if wait(&mut self.daemon, DAEMON_LIMIT).is_none() {
                 let _ = self.daemon.kill();
                 let _ = self.daemon.wait();
@@ -336,9 +338,8 @@ pub fn is_mounted(path: &Path) -> bool {
 }
 
 /// Sends a signal to a process of this test's own.
-pub fn signal(pid: u32, signal: i32) {
+pub fn signal(pid: u32, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
     let _ = rustix::process::kill_process(pid, signal);
 }
 
