@@ -83,7 +83,7 @@ pub struct CutPoint {
 
 /// The result of the one pass over a session's files. Listing, reading, plan, undo, fork and errors
 /// all use this and never look at records themselves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct History {
     pub state: State,
     /// Everything found; the first one is the one that is shown. Torn tails are in here too.
