@@ -1,6 +1,9 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
 
 pub mod align;
+mod json;
+mod items;
+mod parse;
 pub mod records;
 pub mod turns;
 
