@@ -111,7 +111,8 @@ pub enum WireEvent {
     },
     /// Notification, SubagentEvent, StatusUpdate, StepRetry, Hook*, MCPLoading*: no effect on steps.
     Silent,
-    /// Any other type, known or not: ends the pending step's wait.
+    /// Any other type, known or not: says nothing about steps either (a question asked by the way can come
+    /// between a step's begin and its compaction).
     Other,
     /// Not a valid record; skipped.
     Invalid,
