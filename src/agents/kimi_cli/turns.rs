@@ -348,7 +348,7 @@ impl Walker {
         self.flush();
         if let Some(&turn) = self.open.last() {
             let begun = &mut self.turns[turn];
-            if begun.turn.command.as_deref().is_some_and(|name| needs_reply(name)) {
+            if begun.turn.command.as_deref().is_some_and(needs_reply) {
                 begun.reply.push_str(text);
             }
         }
