@@ -1,4 +1,7 @@
 //! Bytes to records: line splitting on 0x0A, validation, byte offsets, damage classes.
+
+pub mod metrics;
+
 use std::ops::Range;
 use std::path::Path;
 
