@@ -32,9 +32,13 @@ pub enum Failure {
     NotMounted { path: PathBuf },
     #[error("{} is no turnfs mount but {fs_type}; turnfs leaves it alone", .path.display())]
     NotOurs { path: PathBuf, fs_type: String },
-    #[error("/dev/fuse is not there; load the module with `modprobe fuse` (in a container: start it with `--device /dev/fuse --cap-add SYS_ADMIN`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount")]
+    #[error(
+        "/dev/fuse is not there; load the module with `modprobe fuse` (in a container: start it with `--device /dev/fuse --cap-add SYS_ADMIN`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount"
+    )]
     NoDevice,
-    #[error("fusermount3 is not installed; it is in the package fuse3 (`sudo apt install fuse3`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount")]
+    #[error(
+        "fusermount3 is not installed; it is in the package fuse3 (`sudo apt install fuse3`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount"
+    )]
     NoFusermount,
     #[error("--allow-other needs the line `user_allow_other` in /etc/fuse.conf")]
     AllowOther,

@@ -151,8 +151,8 @@ fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device) {
 /// When there is no turnfs mount, or it cannot be taken away.
 pub fn umount(state: Option<&Path>, path: &Path) -> Result<Detached, Failure> {
     let path = resolve(path)?;
-    let mounts = mountinfo::read()
-        .map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
+    let mounts =
+        mountinfo::read().map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
     let Some(top) = mountinfo::top_at(&mounts, &path) else {
         return Err(Failure::NotMounted { path });
     };

@@ -54,7 +54,8 @@ impl MountPoint {
     /// # Errors
     /// Why nothing can be mounted there. Nothing was made then.
     pub fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
-        let mounts = mountinfo::read().map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
+        let mounts = mountinfo::read()
+            .map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
         if let Some(top) = mountinfo::top_at(&mounts, path) {
             match state_of(top)? {
                 Answer::Alive => return Ok(Spot::AlreadyMounted),
