@@ -311,7 +311,8 @@ impl Drop for Mount {
         }
         detach(&self.path);
         if std::thread::panicking() {
-            eprintln!("log of the mount at {}:\n{}", self.path.display(), self.take_log());
+            let log = self.take_log();
+            eprintln!("log of the mount at {}:\n{log}", self.path.display());
         }
     }
 }
