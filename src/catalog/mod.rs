@@ -3,15 +3,23 @@
 //! Everything that shows a session asks here. Nothing is handed out from memory before the stamps of
 //! the files that it came from were compared with the disk.
 
+mod find;
+mod listing;
 mod names;
 mod stamp;
+mod views;
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::agents::{Agent, Environment};
-use crate::session::{AgentKind, Damage, History, Refusal, Result, Session, SessionKey, Turn};
+use parking_lot::{Mutex, RwLock};
+
+use crate::agents::{self, Agent, Environment};
+use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
+use crate::transcript;
+
+pub use listing::{Listed, Listing};
+pub use names::directory_name;
 
 /// A store of one agent.
 #[derive(Clone)]
@@ -30,73 +38,140 @@ pub struct StoreOptions {
     pub only: Vec<AgentKind>,
 }
 
-/// A session with its place in the tree.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    pub session: Arc<Session>,
-    /// Directory name, unique in its project (or in `.turnfs/unplaced/`).
-    pub name: String,
-}
-
-/// All sessions at one moment.
-#[derive(Debug, Default)]
-pub struct Listing {
-    /// By project path as recorded; each project's sessions newest activity first.
-    pub projects: BTreeMap<PathBuf, Vec<Listed>>,
-    /// Sessions without a place in the tree, newest activity first.
-    pub unplaced: Vec<Listed>,
-    /// Damaged shared indexes and the like.
-    pub problems: Vec<Damage>,
-}
-
 /// A session and its history as they are on disk now.
 #[derive(Debug)]
 pub struct View {
     pub session: Arc<Session>,
     pub history: History,
+    /// Who has the session open, where the last turn has no end; asked at most once a second.
+    pub writer: Option<Writer>,
 }
 
 /// The catalog. Shared by all threads; no lock is held over the reading of another session.
-pub struct Catalog {}
+pub struct Catalog {
+    stores: Vec<Store>,
+    /// The last look at every store. The write lock is held for the exchange only.
+    seen: RwLock<Arc<listing::Seen>>,
+    /// One look at a time: whoever waits takes the result of a look that began after it asked.
+    looking: Mutex<()>,
+    views: views::Views,
+}
 
 impl Catalog {
+    /// The catalog of the stores in this environment. Nothing is read yet.
     pub fn new(env: &Environment, options: &StoreOptions) -> Catalog {
-        todo!()
+        let wanted = |kind: &AgentKind| options.only.is_empty() || options.only.contains(kind);
+        let mut stores: Vec<Store> = Vec::new();
+        for kind in AgentKind::ALL.into_iter().filter(wanted) {
+            let agent = agents::agent(kind);
+            let given = options.places.iter().filter(|(of, _)| *of == kind).map(|(_, place)| place.clone());
+            let mut places: Vec<PathBuf> = given.collect();
+            if places.is_empty() {
+                places.extend(agent.place(env));
+            }
+            // A relative place means the directory it was said in; the daemon's own one is `/`.
+            let absolute = places.into_iter().filter_map(|place| std::path::absolute(place).ok());
+            stores.extend(absolute.map(|root| Store { agent, root: root.into() }));
+        }
+        Catalog {
+            seen: RwLock::new(Arc::new(listing::Seen::nothing(&stores))),
+            stores,
+            looking: Mutex::new(()),
+            views: views::Views::default(),
+        }
     }
+
     pub fn stores(&self) -> &[Store] {
-        todo!()
+        &self.stores
     }
+
     /// All sessions, as they are on disk now; costs stats only while nothing changed.
+    ///
+    /// # Errors
+    /// When a store's root is there and cannot be listed.
     pub fn listing(&self) -> Result<Arc<Listing>> {
-        todo!()
+        Ok(self.look()?.listing.clone())
     }
+
+    /// The last listing, however old; empty before the first look.
+    pub fn last_listing(&self) -> Arc<Listing> {
+        self.seen.read().listing.clone()
+    }
+
+    /// The session with this directory name in a project (`None`: among the unplaced), checked to be
+    /// there now. Much cheaper than a listing where the name is known already.
+    ///
+    /// # Errors
+    /// As [`Catalog::listing`].
+    pub fn named(&self, project: Option<&Path>, name: &str) -> Result<Option<Listed>> {
+        if let Some(listed) = self.last_listing().named(project, name)
+            && let Some(session) = self.still_there(&listed.session)
+        {
+            return Ok(Some(Listed { session, name: listed.name.clone() }));
+        }
+        Ok(self.listing()?.named(project, name).cloned())
+    }
+
+    /// The session, as it is on disk now.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] when it is gone; and as [`Catalog::listing`].
+    pub fn session(&self, key: &SessionKey) -> Result<Arc<Session>> {
+        if let Some(session) = self.seen.read().by_key.get(key)
+            && let Some(session) = self.still_there(session)
+        {
+            return Ok(session);
+        }
+        if let Some(session) = self.look()?.by_key.get(key) {
+            return Ok(session.clone());
+        }
+        match self.parent_of(key) {
+            Some(parent) => {
+                let subagents = self.subagents(&parent)?;
+                subagents.into_iter().find(|session| session.key == *key).ok_or_else(|| gone(key))
+            }
+            None => Err(gone(key)),
+        }
+    }
+
     /// The session with its history, verified to be what is on disk now.
     ///
     /// # Errors
     /// What prevents reading; damage is a state of the view's history.
     pub fn view(&self, key: &SessionKey) -> Result<Arc<View>> {
-        todo!()
+        self.views.view(key, || self.session(key))
     }
-    /// The record bytes of a turn of this view.
+
+    /// Reads the record bytes of a turn of this view.
     ///
     /// # Errors
-    /// [`Refusal::Changed`] when the file is no longer what the view saw.
+    /// [`Refusal::Changed`] when the file is shorter than the view saw.
     pub fn span(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
-        todo!()
+        transcript::read_range(&view.session.key.root, &turn.file, turn.span.clone())
     }
+
     /// The sub-agent sessions of a session.
-    pub fn subagents(&self, session: &Session) -> Result<Vec<Arc<Session>>> {
-        todo!()
-    }
-    /// Forgets what is known of a session (after an own write).
-    pub fn forget(&self, key: &SessionKey) {
-        todo!()
-    }
-    /// Resolves a SESSION argument: full id, unique id prefix or suffix (8+ characters), directory name.
     ///
     /// # Errors
-    /// [`Refusal::NotFound`], or [`Refusal::CannotCut`]-like sentence when more than one fits.
-    pub fn find(&self, text: &str) -> Result<(Option<PathBuf>, Listed)> {
-        todo!()
+    /// What prevents listing them.
+    pub fn subagents(&self, session: &Session) -> Result<Vec<Arc<Session>>> {
+        let found = agents::agent(session.key.agent).subagents(session)?;
+        Ok(found.into_iter().map(Arc::new).collect())
     }
+
+    /// Forgets what is known of a session's history (after an own write).
+    pub fn forget(&self, key: &SessionKey) {
+        self.views.forget(key);
+    }
+
+    /// The top-level session whose directory holds `key`'s.
+    fn parent_of(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        let seen = self.seen.read();
+        let above = |path: &Path| SessionKey { path: path.into(), ..key.clone() };
+        key.path.ancestors().skip(1).find_map(|path| seen.by_key.get(&above(path)).cloned())
+    }
+}
+
+fn gone(key: &SessionKey) -> Refusal {
+    Refusal::NotFound { what: format!("the session in {}", key.absolute().display()) }
 }

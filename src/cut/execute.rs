@@ -19,7 +19,7 @@ use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
-use crate::session::{FileHash, History, Lock, Refusal, Result, Session, SessionKey, Step, Writer};
+use crate::session::{FileHash, History, Lock, Refusal, Result, Session, SessionKey, Step, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);

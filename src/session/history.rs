@@ -42,6 +42,13 @@ impl fmt::Display for State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileHash(pub u128);
 
+impl FileHash {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> FileHash {
+        FileHash(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+}
+
 impl fmt::Display for FileHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
@@ -83,7 +90,7 @@ pub struct CutPoint {
 
 /// The result of the one pass over a session's files. Listing, reading, plan, undo, fork and errors
 /// all use this and never look at records themselves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct History {
     pub state: State,
     /// Everything found; the first one is the one that is shown. Torn tails are in here too.

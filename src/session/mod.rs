@@ -77,8 +77,10 @@ pub struct Session {
     /// The store's history mode or format version, where it records one.
     pub history_mode: Option<String>,
     pub forked_from: Option<String>,
-    /// The store's files of this session, relative to the store's root, main transcript first.
+    /// The files that hold this session's history, relative to the store's root, main transcript first.
     pub files: Vec<PathBuf>,
+    /// Its other files (titles, settings), relative to the store's root; shown under `raw/` only.
+    pub sidecars: Vec<PathBuf>,
     /// For a sub-agent: its name below `agents/`. Such a session has no control files.
     pub subagent: Option<String>,
 }

@@ -1,0 +1,142 @@
+//! The list of all sessions, and how it is kept true to the disk.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::stamp::Stamp;
+use super::{Catalog, Store, names};
+use crate::agents::Discovery;
+use crate::session::{AgentKind, Damage, Place, Result, Session, SessionKey};
+
+/// A session with its place in the tree.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub session: Arc<Session>,
+    /// Directory name, unique in its project (or in `.turnfs/unplaced/`).
+    pub name: String,
+}
+
+/// All sessions at one moment.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// By project path as recorded; each project's sessions newest activity first.
+    pub projects: BTreeMap<PathBuf, Vec<Listed>>,
+    /// Sessions without a place in the tree, newest activity first.
+    pub unplaced: Vec<Listed>,
+    /// Damaged shared indexes and the like.
+    pub problems: Vec<(AgentKind, Damage)>,
+}
+
+impl Listing {
+    /// The sessions of a project (`None`: the unplaced ones), newest activity first.
+    pub fn of(&self, project: Option<&Path>) -> &[Listed] {
+        match project {
+            Some(project) => self.projects.get(project).map_or(&[], Vec::as_slice),
+            None => &self.unplaced,
+        }
+    }
+
+    pub fn named(&self, project: Option<&Path>, name: &str) -> Option<&Listed> {
+        self.of(project).iter().find(|listed| listed.name == name)
+    }
+
+    /// Every session with its project, newest activity first.
+    pub fn all(&self) -> Vec<(Option<&Path>, &Listed)> {
+        let placed = self.projects.iter().flat_map(|(project, sessions)| {
+            sessions.iter().map(move |listed| (Some(project.as_path()), listed))
+        });
+        let mut all: Vec<_> = placed.chain(self.unplaced.iter().map(|listed| (None, listed))).collect();
+        all.sort_by_key(|(_, listed)| std::cmp::Reverse(listed.session.updated));
+        all
+    }
+
+    /// Whether `path` is a recorded project or a directory above one.
+    pub fn leads_to_project(&self, path: &Path) -> bool {
+        // Paths sort by components, so what lies below `path` follows it directly.
+        self.projects.range(path.to_path_buf()..).next().is_some_and(|(project, _)| project.starts_with(path))
+    }
+}
+
+/// One look at all stores.
+pub(super) struct Seen {
+    /// What each store's agent found; handed back to it at the next look.
+    found: Vec<Arc<Discovery>>,
+    pub by_key: HashMap<SessionKey, Arc<Session>>,
+    pub listing: Arc<Listing>,
+}
+
+impl Seen {
+    pub fn nothing(stores: &[Store]) -> Seen {
+        Seen {
+            found: stores.iter().map(|_| Arc::default()).collect(),
+            by_key: HashMap::new(),
+            listing: Arc::default(),
+        }
+    }
+
+    fn of(found: Vec<Arc<Discovery>>, stores: &[Store]) -> Seen {
+        let mut by_key = HashMap::new();
+        let mut projects: BTreeMap<PathBuf, Vec<Arc<Session>>> = BTreeMap::new();
+        let mut unplaced = Vec::new();
+        for session in found.iter().flat_map(|discovery| &discovery.sessions) {
+            let session = Arc::new(session.clone());
+            by_key.insert(session.key.clone(), session.clone());
+            match &session.place {
+                Place::Project(path) => projects.entry(path.clone()).or_default().push(session),
+                Place::Unplaced { .. } => unplaced.push(session),
+            }
+        }
+        let named = |mut sessions: Vec<Arc<Session>>| {
+            // Equal times: the order must still be the same at each look.
+            sessions.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key)));
+            names::named(sessions)
+        };
+        let problems = found.iter().zip(stores).flat_map(|(discovery, store)| {
+            discovery.problems.iter().map(|problem| (store.agent.kind(), problem.clone()))
+        });
+        let listing = Listing {
+            projects: projects.into_iter().map(|(project, sessions)| (project, named(sessions))).collect(),
+            unplaced: named(unplaced),
+            problems: problems.collect(),
+        };
+        Seen { by_key, listing: Arc::new(listing), found }
+    }
+}
+
+impl Catalog {
+    /// Looks at every store now.
+    pub(super) fn look(&self) -> Result<Arc<Seen>> {
+        let _one_at_a_time = self.looking.lock();
+        let previous = self.seen.read().clone();
+        let mut found = Vec::with_capacity(self.stores.len());
+        for (store, before) in self.stores.iter().zip(&previous.found) {
+            found.push(Arc::new(store.agent.discover(&store.root, before)?));
+        }
+        let seen = Arc::new(Seen::of(found, &self.stores));
+        *self.seen.write() = seen.clone();
+        Ok(seen)
+    }
+
+    /// The session, if its files are still the ones of the last look, with its last activity as it is
+    /// now. `None`: look again.
+    pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        let mut newest = None;
+        for file in &session.files {
+            // A file that is gone, or that cannot be looked at, is for the full look to tell.
+            let stamp = Stamp::of(&session.key.root.join(file)).ok()??;
+            newest = newest.max(Timestamp::try_from(stamp.modified()).ok());
+        }
+        if session.first_prompt.is_none() {
+            return None; // its name may change with the first prompt
+        }
+        match newest {
+            Some(updated) if updated != session.updated => {
+                Some(Arc::new(Session { updated, ..(**session).clone() }))
+            }
+            _ => Some(session.clone()),
+        }
+    }
+}

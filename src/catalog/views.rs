@@ -1,0 +1,206 @@
+//! Histories in memory, and when they may be shown: only after the stamps of every file that they came
+//! from were compared with the disk.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::View;
+use super::stamp::{Stamp, file_system_is_tested};
+use crate::agents;
+use crate::render;
+use crate::session::{Refusal, Result, Session, SessionKey, State, TurnStatus};
+use crate::transcript;
+
+/// How many histories are kept; the one not used for the longest time goes.
+const KEPT: usize = 512;
+/// How long the answer to "who has it open" is good for, where the last turn has no end.
+const WRITER_GOOD_FOR: Duration = Duration::from_secs(1);
+/// How often a session is read again that changes while it is being read.
+const ATTEMPTS: u32 = 3;
+
+#[derive(Default)]
+pub(super) struct Views {
+    slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
+    clock: AtomicU64,
+}
+
+/// One session's place in memory. Its lock is held while the session is read, so that it is read once.
+#[derive(Default)]
+struct Slot {
+    used: AtomicU64,
+    known: Mutex<Option<Known>>,
+}
+
+struct Known {
+    view: Arc<View>,
+    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    /// Names in the session's directory, where it is one: a new file there is a change.
+    names: Option<Vec<std::ffi::OsString>>,
+    /// Before the bytes were read.
+    read_at: SystemTime,
+    writer_asked: Instant,
+}
+
+impl Views {
+    /// The view of `key`, true to the disk. `session` tells what is to be read; it is asked only when
+    /// something has to be.
+    pub fn view(&self, key: &SessionKey, session: impl Fn() -> Result<Arc<Session>>) -> Result<Arc<View>> {
+        let slot = self.slot(key);
+        let mut known = slot.known.lock();
+        if let Some(known) = known.as_mut()
+            && known.is_true(key)?
+        {
+            known.ask_for_writer();
+            return Ok(known.view.clone());
+        }
+        *known = None;
+        for _ in 0..ATTEMPTS {
+            if let Some(fresh) = Known::read(session()?)? {
+                let view = fresh.view.clone();
+                *known = Some(fresh);
+                return Ok(view);
+            }
+        }
+        Err(Refusal::StoreLocked {
+            what: format!("{} is written to all the time; it", key.absolute().display()),
+        })
+    }
+
+    pub fn forget(&self, key: &SessionKey) {
+        self.slots.lock().remove(key);
+    }
+
+    fn slot(&self, key: &SessionKey) -> Arc<Slot> {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        let mut slots = self.slots.lock();
+        if slots.len() >= KEPT && !slots.contains_key(key) {
+            let oldest = slots.iter().min_by_key(|(_, slot)| slot.used.load(Ordering::Relaxed));
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                slots.remove(&oldest);
+            }
+        }
+        let slot = slots.entry(key.clone()).or_default().clone();
+        slot.used.store(now, Ordering::Relaxed);
+        slot
+    }
+}
+
+impl Known {
+    /// Reads the session; `None` if it changed meanwhile.
+    fn read(session: Arc<Session>) -> Result<Option<Known>> {
+        let read_at = SystemTime::now();
+        let mut files = session.files.clone();
+        let before = stamps(&session.key, &files)?;
+        let names = names(&session.key)?;
+        let history = agents::agent(session.key.agent).load(&session)?;
+        files.extend(
+            history.files.iter().map(|view| view.file.clone()).filter(|file| !session.files.contains(file)),
+        );
+        let stamps = stamps(&session.key, &files)?;
+        let unchanged = stamps[..before.len()] == before[..] && self::names(&session.key)? == names;
+        let lengths_agree = history.files.iter().all(|view| {
+            let stamp = stamps.iter().find(|(file, _)| *file == view.file);
+            stamp.is_none_or(|(_, stamp)| stamp.map(|stamp| stamp.len) == view.len)
+        });
+        if !unchanged || !lengths_agree {
+            return Ok(None);
+        }
+        let view = View { session, history, writer: None };
+        let mut known = Known {
+            view: Arc::new(view),
+            stamps,
+            names,
+            read_at,
+            writer_asked: Instant::now() - WRITER_GOOD_FOR,
+        };
+        known.ask_for_writer();
+        Ok(Some(known))
+    }
+
+    /// Whether the view is what is on disk now. Equal stamps that prove nothing (too young, untested file
+    /// system) are settled by the content's hash.
+    fn is_true(&mut self, key: &SessionKey) -> Result<bool> {
+        let now = SystemTime::now();
+        if names(key)? != self.names {
+            return Ok(false);
+        }
+        let files: Vec<PathBuf> = self.stamps.iter().map(|(file, _)| file.clone()).collect();
+        if stamps(key, &files)? != self.stamps {
+            return Ok(false);
+        }
+        let tested = file_system_is_tested(&key.root);
+        let proven =
+            tested && self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
+        if proven {
+            return Ok(true);
+        }
+        for view in &self.view.history.files {
+            if transcript::hash(&key.root, &view.file)? != (view.len, view.hash) {
+                return Ok(false);
+            }
+        }
+        self.read_at = now;
+        Ok(true)
+    }
+
+    /// Where the last turn has no end: is somebody at it?
+    fn ask_for_writer(&mut self) {
+        let open = self.view.history.turns.last().is_some_and(|turn| turn.detail == Some("open"));
+        let readable = matches!(self.view.history.state, State::Ok | State::Torn);
+        if !open || !readable || self.writer_asked.elapsed() < WRITER_GOOD_FOR {
+            return;
+        }
+        self.writer_asked = Instant::now();
+        let View { session, history, writer: before } = &*self.view;
+        let writer = agents::agent(session.key.agent).writer(session, history);
+        if writer == *before {
+            return;
+        }
+        let mut history = history.clone();
+        if let Some(turn) = history.turns.last_mut() {
+            let length = |turn: &_| {
+                let mut length = render::Length::default();
+                render::heading(turn, &mut length);
+                length.0
+            };
+            let body = turn.text_len.saturating_sub(length(turn));
+            turn.status = if writer.is_some() { TurnStatus::Running } else { TurnStatus::Interrupted };
+            turn.text_len = body + length(turn);
+        }
+        self.view = Arc::new(View { session: session.clone(), history, writer });
+    }
+}
+
+fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Vec<(PathBuf, Option<Stamp>)>> {
+    let stamp = |file: &PathBuf| {
+        let path = key.root.join(file);
+        let stamp = Stamp::of(&path).map_err(|error| Refusal::io("cannot look at", &path, error))?;
+        Ok((file.clone(), stamp))
+    };
+    files.iter().map(stamp).collect()
+}
+
+/// The names in the session's directory, sorted; `None` where the session is a single file.
+fn names(key: &SessionKey) -> Result<Option<Vec<std::ffi::OsString>>> {
+    let path = key.absolute();
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::NotADirectory | std::io::ErrorKind::NotFound) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(Refusal::io("cannot list", &path, error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(|error| Refusal::io("cannot list", &path, error))?.file_name());
+    }
+    names.sort();
+    Ok(Some(names))
+}
