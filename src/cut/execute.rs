@@ -84,7 +84,12 @@ pub(super) fn undo(
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
     cut.run(hands, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let expected = Expected { turns: kept, count: Some(plan.promise.turns), same_ends: false };
+        let expected = Expected {
+            transcript: &plan.promise.transcript,
+            turns: kept,
+            count: Some(plan.promise.turns),
+            same_ends: false,
+        };
         cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
     })?;
     let commit = || {
@@ -139,7 +144,10 @@ pub(super) fn redo(
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
     cut.run(hands, || {
+        // An undo removes at least one turn.
+        let transcript = turns.first().map_or(Path::new(""), |turn| &turn.file);
         let expected = Expected {
+            transcript,
             turns: &turns,
             count: (!undo.grew).then_some(undo.turns_before),
             same_ends: !undo.grew,
@@ -230,8 +238,13 @@ pub(super) fn fork(
             ..session.clone()
         };
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let expected = Expected { turns: kept, count: Some(plan.promise.turns), same_ends: false };
-        verify::turns(&agent.load(&new)?, &expected, true)?;
+        let expected = Expected {
+            transcript: &plan.promise.transcript,
+            turns: kept,
+            count: Some(plan.promise.turns),
+            same_ends: false,
+        };
+        verify::turns(&agent.load(&new)?, &expected)?;
         Ok(written)
     };
     let commit = || {
@@ -386,7 +399,7 @@ impl Cut<'_> {
         if grown {
             return Ok(());
         }
-        verify::turns(&history?, expected, false)
+        verify::turns(&history?, expected)
     }
 }
 

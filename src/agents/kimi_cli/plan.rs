@@ -50,7 +50,12 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.push(Step::MoveAside { file });
         }
     }
-    let promise = Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), turns: keeps };
+    let promise = Promise {
+        session: session.key.path.to_path_buf(),
+        id: session.id.clone(),
+        transcript: history.turn(n)?.file.to_path_buf(),
+        turns: keeps,
+    };
     Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
 }
 
@@ -73,6 +78,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     // Not beside the sessions: while it is built the client would list it.
     let staging = work_dir.parent().unwrap_or(Path::new("")).join(format!(".turnfs-{id}"));
 
+    let transcript = dir.join(name_in_new(session, &history.turn(n)?.file));
     let mut files = Vec::new();
     for kept in &point.kept {
         let content = Content::Prefix { file: kept.source.clone(), bytes: kept.bytes };
@@ -86,7 +92,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
         steps: vec![Step::CreateDir { dir: dir.clone(), staging, files }],
         locks: Vec::new(),
         based_on: history.files.clone(),
-        promise: Promise { session: dir, id, turns: keeps },
+        promise: Promise { session: dir, id, transcript, turns: keeps },
     })
 }
 
