@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 
 use crate::catalog::{Catalog, View};
 use crate::cut::StateDir;
@@ -104,6 +105,8 @@ pub struct Fs {
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
+    /// Held shared while a write is carried out.
+    commands: RwLock<()>,
 }
 
 impl Fs {
@@ -117,6 +120,7 @@ impl Fs {
             memory: memory::Memory::default(),
             started: Timestamp::now(),
             summary_size: AtomicU64::new(0),
+            commands: RwLock::new(()),
             catalog,
             state,
             options,
@@ -327,9 +331,23 @@ impl Fs {
     /// # Errors
     /// Why it is refused; nothing was done then.
     pub fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _running = self.commands.read();
         match &self.handle(handle)?.shows {
             Shows::Control(control) => control.write(self, offset, bytes),
             _ => Err(self.refusal()),
+        }
+    }
+
+    /// Waits until no command is being carried out, and lets none begin after that; whether that came true
+    /// within `limit`. For the end of a mount.
+    pub fn finish_commands(&self, limit: Duration) -> bool {
+        match self.commands.try_write_for(limit) {
+            Some(none_running) => {
+                // For good: a command that began now would be cut off by our end.
+                std::mem::forget(none_running);
+                true
+            }
+            None => false,
         }
     }
 
