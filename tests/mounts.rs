@@ -95,7 +95,10 @@ fn an_ordinary_user_can_do_all_of_it() {
     )
     .unwrap();
     let mut shell = store.shell("setpriv", "");
-    shell = rebuild(shell, &["--reuid", &user, "--regid", "65534", "--clear-groups", "sh", base.join("walk").to_str().unwrap()]);
+    shell = rebuild(
+        shell,
+        &["--reuid", &user, "--regid", "65534", "--clear-groups", "sh", base.join("walk").to_str().unwrap()],
+    );
     let ran = support::run(shell);
     support::detach(&store.home.join("turns"));
     assert_eq!(ran.code, 0, "{} {}", ran.stdout, ran.stderr);
@@ -172,7 +175,12 @@ fn a_mount_point_that_would_do_harm_is_refused() {
     let file = store.home.join("file");
     fs::write(&file, "x").unwrap();
     let before = store.snapshot();
-    for (place, word) in [(&full, "empty"), (&file, "directory"), (&store.root.join("sessions/x"), "store"), (&store.home, "empty")] {
+    for (place, word) in [
+        (&full, "empty"),
+        (&file, "directory"),
+        (&store.root.join("sessions/x"), "store"),
+        (&store.home, "empty"),
+    ] {
         let refused = store.run(&["mount", place.to_str().unwrap()]).refused();
         assert!(refused.contains(word), "{}: {refused}", place.display());
         assert!(!support::is_mounted(place));
@@ -196,7 +204,8 @@ fn an_empty_home_a_damaged_index_and_an_unreadable_store_are_said_plainly() {
     assert_eq!(store.run(&["ls", "--all", "--json"]).json(), serde_json::json!([]));
     {
         let mount = store.mount::<&str>(&[]);
-        let names: Vec<_> = fs::read_dir(&mount.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(&mount.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [".turnfs"]);
         let status = fs::read_to_string(mount.path.join(".turnfs/status")).unwrap();
         assert!(status.contains("kimi-cli"), "{status}");

@@ -167,14 +167,15 @@ impl Fs {
         Ok(self.attr(ino, &node, facts))
     }
 
-    /// Changes of attributes: a control file may be truncated to nothing, which does nothing.
+    /// Changes of attributes: a control file may be truncated to nothing and touched, which does nothing.
     ///
     /// # Errors
-    /// [`Fs::refusal`] for everything else.
+    /// [`Fs::refusal`] for everything else (`anything_else`: mode, owner, flags).
     pub fn setattr(&self, ino: u64, size: Option<u64>, anything_else: bool) -> Result<Attr> {
         let node = self.node(ino)?;
         let is_control = matches!(node, Node::Session(_, Part::Control(_)));
-        if is_control && size == Some(0) && !anything_else && !self.options.read_only {
+        let harmless = size.is_none_or(|size| size == 0) && !anything_else;
+        if is_control && harmless && !self.options.read_only {
             return self.getattr(ino, None);
         }
         Err(self.refusal())
