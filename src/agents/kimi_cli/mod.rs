@@ -23,7 +23,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use super::{Agent, Discovery, Environment};
-use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
+use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
 pub struct KimiCli;
 
