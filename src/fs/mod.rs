@@ -17,6 +17,9 @@ mod status;
 mod text;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -285,8 +288,8 @@ impl Fs {
         if let Node::Session(session, Part::RawFile(name)) = &node {
             let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
             let told = self.inodes.told(ino, |told| told.size).flatten();
-            let cache = if told == Some(found.len) { Cache::Fresh } else { Cache::Direct };
-            let shows = Shows::Raw { session: session.clone(), name: name.clone(), identity: found.identity };
+            let cache = if told == Some(found.stat.len) { Cache::Fresh } else { Cache::Direct };
+            let shows = Shows::Raw { session: session.clone(), name: name.clone(), stat: found.stat };
             return Ok(opened(shows, cache));
         }
         let text = self.text(&node)?;
@@ -315,9 +318,9 @@ impl Fs {
                 let text = open.text.lock().clone();
                 Ok(with(part_of(&text, offset, size)))
             }
-            Shows::Raw { session, name, identity } => {
+            Shows::Raw { session, name, stat } => {
                 let file = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
-                if file.identity != *identity {
+                if !file.stat.same_file(stat) {
                     return Err(Refusal::Changed { what: "this file".into() });
                 }
                 Ok(with(&file.read(offset, size)?))
