@@ -103,6 +103,7 @@ fn a_torn_last_line_is_readable_and_is_cut_with_the_turn_after_it() {
     let case = Case::new();
     let mut wire = fs::File::options().append(true).open(case.file("wire.jsonl")).unwrap();
     wire.write_all(b"{\"timestamp\": 1796045261.0, \"mess").unwrap();
+    drop(wire);
     assert_eq!(turns(&case.dir), 4);
     assert!(case.status().contains("state: torn"), "{}", case.status());
     fs::read(case.dir.join("turns/003")).unwrap();
@@ -124,7 +125,8 @@ fn an_edit_of_the_same_length_with_its_time_put_back_is_seen() {
     for round in 0..50 {
         let path = case.file("wire.jsonl");
         let modified = fs::metadata(&path).unwrap().modified().unwrap();
-        let (old, new) = if round % 2 == 0 { ("turn three", "TURN THREE") } else { ("TURN THREE", "turn three") };
+        let (old, new) =
+            if round % 2 == 0 { ("turn three", "TURN THREE") } else { ("TURN THREE", "turn three") };
         let text = fs::read_to_string(&path).unwrap().replace(old, new);
         let target = if round % 3 == 0 { path.with_extension("tmp") } else { path.clone() };
         fs::write(&target, text).unwrap();
@@ -153,7 +155,11 @@ fn an_append_is_seen_and_an_open_reader_keeps_its_version() {
     let grown = wire.replace("reply to <turn four>", "reply to <turn four>, and much more than before");
     let turn = "{\"timestamp\": 1796045270.0, \"message\": {\"type\": \"TurnBegin\", \"payload\": {\"user_input\": \"turn five\"}}}\n{\"timestamp\": 1796045271.0, \"message\": {\"type\": \"TurnEnd\", \"payload\": {}}}\n";
     fs::write(case.file("wire.jsonl"), grown + turn).unwrap();
-    fs::write(case.file("context.jsonl"), context.replace("reply to <turn four>", "reply to <turn four>, and much more than before")).unwrap();
+    fs::write(
+        case.file("context.jsonl"),
+        context.replace("reply to <turn four>", "reply to <turn four>, and much more than before"),
+    )
+    .unwrap();
     reader.read_to_end(&mut got).unwrap();
     assert_eq!(got, old, "a reader saw a mixture of two versions");
     assert_eq!(turns(&case.dir), 5);
@@ -209,7 +215,9 @@ fn a_running_turn_and_a_live_client_are_respected() {
     assert_eq!(errno(fs::write(case.dir.join("fork"), "4\n")), Some(libc::EBUSY));
     assert!(case.store.snapshot() == before);
     assert!(case.status().lines().last().unwrap().starts_with("last: "), "{}", case.status());
-    assert!(fs::read_to_string(case.dir.join("turns/004")).unwrap().lines().next().unwrap().contains("running"));
+    assert!(
+        fs::read_to_string(case.dir.join("turns/004")).unwrap().lines().next().unwrap().contains("running")
+    );
     fs::write(case.dir.join("fork"), "last\n").unwrap();
     fs::write(case.dir.join("undo"), "force 4\n").unwrap();
     assert_eq!(turns(&case.dir), 4);

@@ -105,7 +105,9 @@ fn a_name_is_made_of_facts_that_never_change() {
     let name = |store: &TestStore| store.run(&["ls", "--all", "--json"]).json()[0]["name"].clone();
     let before = name(&store);
     assert_eq!(before, "2026-11-30-kimi-cli-turn-one-e8ac2706");
-    let state = store.root.join("sessions/301f8022c44669fd30b93f123c419b45/0c45fd13-bf97-4bf8-9665-76d7e8ac2706/state.json");
+    let state = store
+        .root
+        .join("sessions/301f8022c44669fd30b93f123c419b45/0c45fd13-bf97-4bf8-9665-76d7e8ac2706/state.json");
     let renamed = std::fs::read_to_string(&state).unwrap().replace("turn one", "another title");
     std::fs::write(&state, renamed).unwrap();
     assert_eq!(name(&store), before);

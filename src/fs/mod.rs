@@ -17,6 +17,9 @@ mod status;
 mod text;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -167,14 +170,15 @@ impl Fs {
         Ok(self.attr(ino, &node, facts))
     }
 
-    /// Changes of attributes: a control file may be truncated to nothing, which does nothing.
+    /// Changes of attributes: a control file may be truncated to nothing and touched, which does nothing.
     ///
     /// # Errors
-    /// [`Fs::refusal`] for everything else.
+    /// [`Fs::refusal`] for everything else (`anything_else`: mode, owner, flags).
     pub fn setattr(&self, ino: u64, size: Option<u64>, anything_else: bool) -> Result<Attr> {
         let node = self.node(ino)?;
         let is_control = matches!(node, Node::Session(_, Part::Control(_)));
-        if is_control && size == Some(0) && !anything_else && !self.options.read_only {
+        let harmless = size.is_none_or(|size| size == 0) && !anything_else;
+        if is_control && harmless && !self.options.read_only {
             return self.getattr(ino, None);
         }
         Err(self.refusal())
@@ -284,8 +288,8 @@ impl Fs {
         if let Node::Session(session, Part::RawFile(name)) = &node {
             let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
             let told = self.inodes.told(ino, |told| told.size).flatten();
-            let cache = if told == Some(found.len) { Cache::Fresh } else { Cache::Direct };
-            let shows = Shows::Raw { session: session.clone(), name: name.clone(), identity: found.identity };
+            let cache = if told == Some(found.stat.len) { Cache::Fresh } else { Cache::Direct };
+            let shows = Shows::Raw { session: session.clone(), name: name.clone(), stat: found.stat };
             return Ok(opened(shows, cache));
         }
         let text = self.text(&node)?;
@@ -314,9 +318,9 @@ impl Fs {
                 let text = open.text.lock().clone();
                 Ok(with(part_of(&text, offset, size)))
             }
-            Shows::Raw { session, name, identity } => {
+            Shows::Raw { session, name, stat } => {
                 let file = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
-                if file.identity != *identity {
+                if !file.stat.same_file(stat) {
                     return Err(Refusal::Changed { what: "this file".into() });
                 }
                 Ok(with(&file.read(offset, size)?))
