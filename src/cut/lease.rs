@@ -140,11 +140,6 @@ impl Hands {
     pub fn file(&self, file: &Path) -> Option<&Open> {
         self.files.get(file).map(|hold| &hold.open)
     }
-
-    /// Whether nobody else can write to the file now.
-    pub fn leased(&self, file: &Path) -> bool {
-        self.files.get(file).is_some_and(|hold| hold.leased)
-    }
 }
 
 // Locks and leases are given back by name, not by closing: a process that another thread is just starting
