@@ -24,7 +24,10 @@ pub struct Promise {
     pub session: PathBuf,
     /// The id of that session (for a fork, the new one).
     pub id: String,
-    /// How many turns it must have.
+    /// The file that holds the turns that are kept, relative to the store's root.
+    pub transcript: PathBuf,
+    /// How many turns `transcript` must have. (A session whose transcript has none left may show records
+    /// of another file as turns, which were not numbered before.)
     pub turns: u32,
 }
 
@@ -40,9 +43,14 @@ pub enum Step {
     Replace { file: PathBuf, content: Content },
     /// Move out of the agent's sight, into the backup.
     MoveAside { file: PathBuf },
-    /// Make a directory that was not there, with these files, complete or not at all: built under a
-    /// temporary name beside it, fsynced, renamed.
-    CreateDir { dir: PathBuf, files: Vec<(PathBuf, Content)> },
+    /// Make a directory that was not there, with these files, complete or not at all: built as `staging`,
+    /// a place of the same file system where no client looks for sessions, fsynced, renamed to `dir`.
+    CreateDir {
+        dir: PathBuf,
+        staging: PathBuf,
+        /// Paths relative to `dir`; directories in between are made.
+        files: Vec<(PathBuf, Content)>,
+    },
 }
 
 /// New content of a file.

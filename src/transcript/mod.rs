@@ -4,6 +4,7 @@
 //! what a record is, an agent's folder says.
 
 mod damaged;
+pub mod metrics;
 mod open;
 mod scan;
 

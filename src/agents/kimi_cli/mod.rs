@@ -11,9 +11,11 @@ mod json;
 mod layout;
 mod load;
 mod parse;
+mod plan;
 mod records;
 mod turns;
 mod view;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +23,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use super::{Agent, Discovery, Environment};
-use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
+use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
 pub struct KimiCli;
 
@@ -58,15 +60,15 @@ impl Agent for KimiCli {
         layout::subagents(session)
     }
 
-    fn plan_fork(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
-        Err(Refusal::Internal { what: "not built".into() })
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        plan::plan_fork(session, history, n)
     }
 
-    fn plan_undo(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
-        Err(Refusal::Internal { what: "not built".into() })
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        plan::plan_undo(session, history, n)
     }
 
-    fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
-        None
+    fn writer(&self, session: &Session, history: &History) -> Option<Writer> {
+        writer::writer(session, history)
     }
 }
