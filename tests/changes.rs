@@ -103,6 +103,7 @@ fn a_torn_last_line_is_readable_and_is_cut_with_the_turn_after_it() {
     let case = Case::new();
     let mut wire = fs::File::options().append(true).open(case.file("wire.jsonl")).unwrap();
     wire.write_all(b"{\"timestamp\": 1796045261.0, \"mess").unwrap();
+    drop(wire);
     assert_eq!(turns(&case.dir), 4);
     assert!(case.status().contains("state: torn"), "{}", case.status());
     fs::read(case.dir.join("turns/003")).unwrap();
