@@ -115,6 +115,16 @@ fn a_handle_opened_for_both_reads_the_id_that_it_made() {
 }
 
 #[test]
+fn the_new_id_can_be_read_through_latest_which_leads_to_the_new_session_at_once() {
+    let case = Case::new();
+    let latest = case.dir.parent().unwrap().join("latest");
+    let script = format!("echo 1 > '{0}'/fork; cat '{0}'/fork", latest.display());
+    let id = case.run("bash", &script).ok();
+    assert_eq!(id.trim().len(), 36, "{id:?}");
+    assert_eq!(id, case.run("bash", "cat fork").ok());
+}
+
+#[test]
 fn what_is_no_command_says_so_and_does_nothing() {
     let case = Case::new();
     let before = case.snapshot();

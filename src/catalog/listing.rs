@@ -181,9 +181,7 @@ impl Catalog {
             let stamp = Stamp::of(&session.key.root.join(file)).ok()??;
             newest = newest.max(Timestamp::try_from(stamp.modified()).ok());
         }
-        if session.first_prompt.is_none() {
-            return None; // its name may change with the first prompt
-        }
+        session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
         match newest {
             Some(updated) if updated != session.updated => {
                 Some(Arc::new(Session { updated, ..(**session).clone() }))
