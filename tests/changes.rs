@@ -222,3 +222,16 @@ fn a_running_turn_and_a_live_client_are_respected() {
     fs::write(case.dir.join("undo"), "force 4\n").unwrap();
     assert_eq!(turns(&case.dir), 4);
 }
+
+#[test]
+fn a_session_keeps_its_name_when_undo_takes_its_first_prompt_away() {
+    let case = Case::new();
+    fs::write(case.dir.join("undo"), "0\n").unwrap();
+    assert_eq!(turns(&case.dir), 0);
+    assert!(case.status().contains("state: empty"), "{}", case.status());
+    // A mount that never saw the prompt gives it the same name.
+    let listed = case.store.run(&["ls", "--all", "--json"]).json();
+    assert_eq!(listed[0]["name"].as_str(), case.dir.file_name().unwrap().to_str());
+    fs::write(case.dir.join("redo"), "last\n").unwrap();
+    assert_eq!(turns(&case.dir), 4);
+}

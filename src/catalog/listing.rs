@@ -72,6 +72,8 @@ pub(super) struct Seen {
     /// Whether stamps can be believed where the stores are.
     tested: bool,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
+    /// The names of sessions that had a prompt to be named by, at this look or an earlier one.
+    names: HashMap<SessionKey, String>,
     pub listing: Arc<Listing>,
 }
 
@@ -83,6 +85,7 @@ impl Seen {
             at: SystemTime::UNIX_EPOCH,
             tested: false,
             by_key: HashMap::new(),
+            names: HashMap::new(),
             listing: Arc::default(),
         }
     }
@@ -95,7 +98,7 @@ impl Seen {
     }
 
     /// `at`: before the look began.
-    fn of(found: Vec<Arc<Discovery>>, stores: &[Store], at: SystemTime) -> Seen {
+    fn of(found: Vec<Arc<Discovery>>, stores: &[Store], at: SystemTime, previous: &Seen) -> Seen {
         // Stamped after the look: one that vouches at all did not change since before it.
         let indexes = found.iter().zip(stores).flat_map(|(found, store)| {
             found.indexes.iter().map(|file| {
@@ -120,7 +123,8 @@ impl Seen {
         let named = |mut sessions: Vec<Arc<Session>>| {
             // Equal times: the order must still be the same at each look.
             sessions.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key)));
-            names::named(sessions)
+            let known = |key: &SessionKey| previous.names.get(key).cloned();
+            names::named(sessions, known)
         };
         let problems = found.iter().zip(stores).flat_map(|(discovery, store)| {
             discovery.problems.iter().map(|problem| (store.agent.kind(), problem.clone()))
@@ -130,7 +134,13 @@ impl Seen {
             unplaced: named(unplaced),
             problems: problems.collect(),
         };
-        Seen { by_key, listing: Arc::new(listing), found, at, tested, indexes }
+        let given = listing.all().into_iter().filter_map(|(_, listed)| {
+            let key = &listed.session.key;
+            let lasting = listed.session.first_prompt.is_some() || previous.names.contains_key(key);
+            lasting.then(|| (key.clone(), listed.name.clone()))
+        });
+        let names = given.collect();
+        Seen { by_key, names, listing: Arc::new(listing), found, at, tested, indexes }
     }
 }
 
@@ -144,7 +154,7 @@ impl Catalog {
         for (store, before) in self.stores.iter().zip(&previous.found) {
             found.push(Arc::new(store.agent.discover(&store.root, before)?));
         }
-        let seen = Arc::new(Seen::of(found, &self.stores, at));
+        let seen = Arc::new(Seen::of(found, &self.stores, at, &previous));
         *self.seen.write() = seen.clone();
         Ok(seen)
     }
