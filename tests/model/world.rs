@@ -48,6 +48,8 @@ struct Expected {
     undos: u32,
     /// Something wrote to it less than a minute ago.
     fresh: bool,
+    /// No client was ever killed in it: all its boundaries are exact.
+    sound: bool,
     /// The file that is damaged, and what it held.
     damaged: Option<(PathBuf, Vec<u8>)>,
 }
@@ -203,6 +205,7 @@ impl World {
         let expected = self.expected();
         expected.state.play(&events, killed.is_some());
         expected.state.torn = torn;
+        expected.sound &= killed.is_none();
         expected.fresh = true;
     }
 
@@ -329,7 +332,7 @@ impl World {
         let key = listed.session.key.clone();
         self.nothing_else_changed(&what, &before, Some(&key))?;
         let mut fork = Expected::new(key, source.first(keeps));
-        fork.fresh = true;
+        (fork.fresh, fork.sound) = (true, self.sessions[self.at].sound);
         self.sessions.push(fork);
         if enter {
             self.at = self.sessions.len() - 1;
@@ -444,10 +447,8 @@ impl World {
             contexts == *wanted,
             "session {session}: the contexts (live one last) hold\n{contexts:#?}, not\n{wanted:#?}"
         );
-        let unsure = history
-            .turns
-            .iter()
-            .find(|turn| !expected.state.has_killed() && history.boundary(turn.n).name() != "exact");
+        let exact = |n: u32| history.boundary(n).name() == "exact";
+        let unsure = history.turns.iter().find(|turn| expected.sound && !exact(turn.n));
         ensure!(unsure.is_none(), "session {session}: the boundary before {unsure:?} is not exact");
         Ok(())
     }
@@ -499,7 +500,7 @@ impl World {
 
 impl Expected {
     fn new(key: SessionKey, state: State) -> Expected {
-        Expected { key, state, undone: Vec::new(), undos: 0, fresh: false, damaged: None }
+        Expected { key, state, undone: Vec::new(), undos: 0, fresh: false, sound: true, damaged: None }
     }
 
     /// Whether its files look as if a client were in the middle of a turn. What an undo itself has just
