@@ -97,7 +97,11 @@ impl Known {
         let mut files = session.files.clone();
         let before = stamps(&session.key, &files)?;
         let names = names(&session.key)?;
-        let history = agents::agent(session.key.agent).load(&session)?;
+        let history = match agents::agent(session.key.agent).load(&session) {
+            // A file that was listed was gone when it was to be read: a cut by another process.
+            Err(Refusal::Changed { .. }) => return Ok(None),
+            loaded => loaded?,
+        };
         files.extend(
             history.files.iter().map(|view| view.file.clone()).filter(|file| !session.files.contains(file)),
         );

@@ -2,7 +2,7 @@
 //!
 //! Every path is resolved from a handle on the store's root, without following any symlink and without
 //! leaving the root, so that a link planted in a store cannot make turnfs read or change foreign files.
-//! Only regular files are opened, and never in a way that waits: a FIFO in a store must not hang a mount.
+//! Only regular files are opened, and never in a way that waits for long: a FIFO in a store must not hang a mount.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -19,6 +20,9 @@ use crate::session::{Refusal, Result};
 
 /// Set when the kernel (or a sandbox around us) does not offer openat2.
 static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
+
+/// How long a file is waited for on which somebody holds a lease.
+const LEASE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A store's root directory, held open.
 #[derive(Debug)]
@@ -139,9 +143,19 @@ impl StoreDir {
     /// # Errors
     /// As [`StoreDir::file`].
     pub fn file_with(&self, file: &Path, access: OFlags) -> Result<Option<File>> {
-        // Without NONBLOCK the open of a FIFO waits for its other end. It has no effect on regular files.
+        // Without NONBLOCK the open of a FIFO waits for its other end. Of regular files it concerns those that
+        // somebody holds a lease on, as a cut in another process does: they are waited for here.
         let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Some(handle) = self.resolve("cannot open", file, flags)? else { return Ok(None) };
+        let start = Instant::now();
+        let handle = loop {
+            match self.resolve("cannot open", file, flags) {
+                Err(Refusal::Io { errno: Errno::AGAIN, .. }) if start.elapsed() < LEASE_PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                opened => break opened?,
+            }
+        };
+        let Some(handle) = handle else { return Ok(None) };
         let opened = File::from(handle);
         match Stat::of(&opened) {
             Ok(stat) if stat.kind == EntryKind::File => Ok(Some(opened)),

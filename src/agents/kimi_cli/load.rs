@@ -187,7 +187,7 @@ fn open(store: &StoreDir, file: &Path) -> Result<(File, PathBuf)> {
     match store.file(file)? {
         Some(opened) => Ok((opened, path)),
         // It was listed a moment ago.
-        None => Err(Refusal::Io { action: "cannot open", path, errno: rustix::io::Errno::AGAIN }),
+        None => Err(Refusal::Changed { what: path.display().to_string() }),
     }
 }
 

@@ -271,6 +271,23 @@ fn a_client_that_appends_between_crash_and_recovery_keeps_its_records() {
     assert_eq!(std::fs::read(fixture.path("wire.jsonl")).unwrap(), wanted);
 }
 
+#[test]
+fn who_reads_a_file_in_the_middle_of_a_cut_waits_for_its_end() {
+    use super::lease::{Hands, OnWriter};
+    let fixture = Fixture::new();
+    let store = super::disk::Tree::open(&fixture.root()).unwrap();
+    let wire = fixture.session.files[0].clone();
+    let locks = [crate::session::Lock::Lease { file: wire.clone() }];
+    let Ok(hands) = Hands::take(&store, &locks, OnWriter::Refuse).unwrap() else { panic!("nobody has it") };
+    let cut = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        drop(hands);
+    });
+    let reader = crate::transcript::StoreDir::open(&fixture.root()).unwrap().unwrap();
+    assert!(reader.file(&wire).unwrap().is_some());
+    cut.join().unwrap();
+}
+
 fn append(path: &Path, text: &str) {
     use std::io::Write as _;
     let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
