@@ -27,17 +27,6 @@ impl TextKey {
         TextKey { hash: xxh3_128(text.as_bytes()), head: head.to_owned() }
     }
 
-    /// The key of a content given as parts: the texts of its text parts, in order (bare strings in the
-    /// list count as text parts, all others are left out), joined by one space. So a list with one text
-    /// part and the same text as a plain string are equal; the client writes now one, now the other.
-    pub fn from_parts<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextKey {
-        let texts: Vec<&str> = texts.into_iter().collect();
-        match texts.as_slice() {
-            [one] => TextKey::of(one),
-            several => TextKey::of(&several.join(" ")),
-        }
-    }
-
     /// Whether the text begins with a prefix that the client writes (at most `HEAD_CHARS` characters).
     pub fn starts_with(&self, prefix: &str) -> bool {
         self.head.starts_with(prefix)
@@ -243,13 +232,6 @@ mod tests {
         for (text, command) in cases {
             assert_eq!(slash_command(text), command, "{text:?}");
         }
-    }
-
-    #[test]
-    fn one_text_part_and_a_plain_string_are_the_same_text() {
-        assert_eq!(TextKey::from_parts(["turn one"]), TextKey::of("turn one"));
-        assert_eq!(TextKey::from_parts(["a", "b"]), TextKey::of("a b"));
-        assert_eq!(TextKey::from_parts([]), TextKey::of(""));
     }
 
     #[test]

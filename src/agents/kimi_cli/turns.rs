@@ -31,8 +31,6 @@ pub struct Walk {
     pub end: u64,
     /// Lines that are no valid record.
     pub invalid: u64,
-    /// The last turn has no TurnEnd: it is still running, or was killed.
-    pub last_open: bool,
 }
 
 /// A turn of the wire.
@@ -72,7 +70,6 @@ pub struct TurnEnd {
 /// One thing that a turn did to the context.
 #[derive(Clone, Debug)]
 pub struct Op {
-    pub turn: u32,
     /// The turn's group; never decreases along the ops.
     pub group: u32,
     pub kind: OpKind,
@@ -369,7 +366,6 @@ impl Walker {
     pub fn finish(mut self) -> Walk {
         self.flush_stopped();
         self.step_ends();
-        let last_open = self.turns.last().is_some_and(|last| last.turn.end.is_none());
         let nesting = Nesting::of(&self.turns);
         for (index, begun) in self.turns.iter_mut().enumerate() {
             begun.turn.group = nesting.groups[index] as u32;
@@ -395,7 +391,6 @@ impl Walker {
             lines: self.lines,
             end: self.end,
             invalid: self.invalid,
-            last_open,
         }
     }
 }
@@ -452,7 +447,7 @@ fn settle(raw: Vec<RawOp>, turns: &[Begun], nesting: &Nesting, steps: usize) -> 
             && !nesting.off_context[*index]
     });
     let mut next_unanswered = unanswered.next();
-    let op = |turn: usize, kind| Op { turn: turn as u32, group: nesting.groups[turn] as u32, kind };
+    let op = |turn: usize, kind| Op { group: nesting.groups[turn] as u32, kind };
     for RawOp { turn, kind } in raw {
         let kind = match kind {
             RawKind::Op(kind) => kind,

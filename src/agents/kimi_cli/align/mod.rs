@@ -94,6 +94,7 @@ impl Refused {
     }
 }
 
+#[cfg(test)]
 impl Alignment {
     /// How sure the cut is that keeps everything up to and including this turn.
     pub fn confidence(&self, turn: usize) -> Confidence {
