@@ -42,6 +42,13 @@ impl fmt::Display for State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileHash(pub u128);
 
+impl FileHash {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> FileHash {
+        FileHash(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+}
+
 impl fmt::Display for FileHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
@@ -143,6 +150,17 @@ impl History {
             Some(Ok(point)) => Ok(point),
             Some(Err(refusal)) => Err(refusal.clone()),
             None => Err(Refusal::NoSuchTurn { asked: n, turns: self.turns.len() as u32 }),
+        }
+    }
+
+    /// How sure the boundary before turn `n` is, where `undo n` would cut. A cut that is refused for
+    /// another reason than its boundary (a group, a running turn) has a sure one.
+    pub fn boundary(&self, n: u32) -> Confidence {
+        match self.cuts.get(n as usize) {
+            Some(Ok(point)) => point.confidence,
+            Some(Err(Refusal::Ambiguous { .. })) => Confidence::Ambiguous,
+            Some(Err(Refusal::Lost { .. })) | None => Confidence::Lost,
+            Some(Err(_)) => Confidence::Exact,
         }
     }
 

@@ -3,6 +3,7 @@
 //! Texts are reduced to [`TextKey`]s, so that a session of any size can be aligned in bounded memory.
 
 use jiff::Timestamp;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// A text, comparable without being kept: a hash of the whole and its first characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -16,6 +17,49 @@ pub struct TextKey {
 impl TextKey {
     /// Longer than every prefix that the client writes (`kimi-cli.md`, section 2.1).
     pub const HEAD_CHARS: usize = 160;
+
+    /// The key of a whole text.
+    pub fn of(text: &str) -> TextKey {
+        let head = match text.char_indices().nth(TextKey::HEAD_CHARS) {
+            Some((end, _)) => &text[..end],
+            None => text,
+        };
+        TextKey { hash: xxh3_128(text.as_bytes()), head: head.to_owned() }
+    }
+
+    /// The key of a content given as parts: the texts of its text parts, in order (bare strings in the
+    /// list count as text parts, all others are left out), joined by one space. So a list with one text
+    /// part and the same text as a plain string are equal; the client writes now one, now the other.
+    pub fn from_parts<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextKey {
+        let texts: Vec<&str> = texts.into_iter().collect();
+        match texts.as_slice() {
+            [one] => TextKey::of(one),
+            several => TextKey::of(&several.join(" ")),
+        }
+    }
+
+    /// Whether the text begins with a prefix that the client writes (at most `HEAD_CHARS` characters).
+    pub fn starts_with(&self, prefix: &str) -> bool {
+        self.head.starts_with(prefix)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.head.is_empty()
+    }
+}
+
+/// The name of the slash command that a user text calls: `/name` or `/a:b` at the start of the stripped
+/// text, followed by a blank or the end. Letters, digits, `_` and `-` make a name; so `/etc/hosts is odd`
+/// calls nothing.
+pub fn slash_command(text: &str) -> Option<&str> {
+    // The client strips as Python does, which also takes the four separators U+001C..U+001F for blanks.
+    let blank = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
+    let rest = text.trim_matches(blank).strip_prefix('/')?;
+    let name = &rest[..rest.find(blank).unwrap_or(rest.len())];
+    let is_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+    };
+    name.split(':').all(is_name).then_some(name)
 }
 
 /// A line of wire.jsonl.
@@ -67,7 +111,8 @@ pub enum WireEvent {
     },
     /// Notification, SubagentEvent, StatusUpdate, StepRetry, Hook*, MCPLoading*: no effect on steps.
     Silent,
-    /// Any other type, known or not: ends the pending step's wait.
+    /// Any other type, known or not: says nothing about steps either (a question asked by the way can come
+    /// between a step's begin and its compaction).
     Other,
     /// Not a valid record; skipped.
     Invalid,
@@ -112,4 +157,106 @@ pub struct ContextFile {
     /// File name in the session's directory.
     pub name: String,
     pub lines: Vec<ContextLine>,
+}
+
+impl ContextFile {
+    /// The first valid record at line index `from` or behind it: its line index and the record.
+    pub fn record_from(&self, from: usize) -> Option<(usize, &ContextRecord)> {
+        let lines = self.lines.iter().enumerate().skip(from);
+        lines.map(|(at, line)| (at, &line.record)).find(|(_, record)| **record != ContextRecord::Invalid)
+    }
+
+    /// The user record at line index `from` or behind it, if the first valid record there is one.
+    pub fn user_from(&self, from: usize) -> Option<(usize, &TextKey)> {
+        match self.record_from(from)? {
+            (at, ContextRecord::User { text }) => Some((at, text)),
+            _ => None,
+        }
+    }
+
+    /// The checkpoints in file order: line index and id.
+    pub fn checkpoints(&self) -> Vec<(usize, i64)> {
+        let lines = self.lines.iter().enumerate();
+        lines
+            .filter_map(|(at, line)| match line.record {
+                ContextRecord::Checkpoint { id } => Some((at, id)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The line index behind the first `_usage` record: in an epoch that a compaction began, everything
+    /// before it is the summary and copies of older messages.
+    pub fn behind_first_usage(&self) -> Option<usize> {
+        Some(self.lines.iter().position(|line| line.record == ContextRecord::Usage)? + 1)
+    }
+
+    /// The byte offset where line index `at` starts; the file's end (as far as it was read) if there is
+    /// no such line.
+    pub fn byte_of(&self, at: usize) -> u64 {
+        match self.lines.get(at) {
+            Some(line) => line.start,
+            None => self.lines.last().map_or(0, |line| line.end),
+        }
+    }
+}
+
+/// The text that agents with the SendDMail tool write as a user record behind each checkpoint.
+pub fn checkpoint_marker(id: i64) -> TextKey {
+    TextKey::of(&format!("<system>CHECKPOINT {id}</system>"))
+}
+
+/// First part of the user record that begins an epoch after a compaction.
+pub const COMPACTION_SUMMARY: &str = "<system>Previous context has been compacted";
+
+/// User records that the client itself writes behind a step's checkpoint: never what a user typed as a
+/// turn, unless the wire says so (print mode).
+pub const INJECTED: [&str; 2] = ["<notification ", "<system-reminder>"];
+
+/// Whether the client wrote this user record in the course of a step ([`INJECTED`]).
+pub fn is_injected(text: &TextKey) -> bool {
+    INJECTED.iter().any(|prefix| text.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_slash_command_is_a_name_at_the_start_followed_by_a_blank_or_the_end() {
+        let cases = [
+            ("/clear", Some("clear")),
+            ("  /compact now \n", Some("compact")),
+            ("/skill:greet bob", Some("skill:greet")),
+            ("/flow:a:b", Some("flow:a:b")),
+            ("/add-dir\t/x", Some("add-dir")),
+            ("/", None),
+            ("/ clear", None),
+            ("/etc/hosts is odd", None),
+            ("/skill: x", None),
+            ("/clear!", None),
+            ("say /clear", None),
+            ("", None),
+        ];
+        for (text, command) in cases {
+            assert_eq!(slash_command(text), command, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn one_text_part_and_a_plain_string_are_the_same_text() {
+        assert_eq!(TextKey::from_parts(["turn one"]), TextKey::of("turn one"));
+        assert_eq!(TextKey::from_parts(["a", "b"]), TextKey::of("a b"));
+        assert_eq!(TextKey::from_parts([]), TextKey::of(""));
+    }
+
+    #[test]
+    fn long_texts_that_differ_only_at_their_end_have_different_keys() {
+        let long = "é".repeat(TextKey::HEAD_CHARS);
+        let (a, b) = (TextKey::of(&format!("{long}a")), TextKey::of(&format!("{long}b")));
+        assert_eq!(a.head, b.head);
+        assert_ne!(a, b);
+    }
 }
