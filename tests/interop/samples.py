@@ -13,7 +13,6 @@ class Turn:
     prompt: str | None
     # The first turn of the group that is only kept or dropped as a whole.
     group: int
-    exact: bool
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class Sample:
     messages: dict[int, list]
     # ... or the errno of the refusal.
     refused: dict[int, str]
+    # How sure it is where a kept turn ends: "exact" or "aligned". A refused one has no entry.
+    boundaries: dict[int, str]
     # A form from before the agent kept a list of turns: it has no title, and the client's next turn begins a list
     # that does not hold the old turns.
     old_form: bool
@@ -54,18 +55,17 @@ def load(folder, agents):
 
 
 def _sample(agent, case, session):
-    messages, refused = {}, {}
+    messages, refused, boundaries = {}, {}, {}
     for n, keep in session["keep"].items():
         if "refuse" in keep:
             refused[int(n)] = ERRNO_OF_REFUSAL[keep["refuse"]]
         else:
             messages[int(n)] = keep["messages"]
-    turns = [
-        Turn(turn["prompt"], turn.get("group", turn["index"]), turn.get("confidence", "exact") == "exact")
-        for turn in session["turns"]
-    ]
+            boundaries[int(n)] = keep.get("confidence", "exact")
+    turns = [Turn(turn["prompt"], turn.get("group", turn["index"])) for turn in session["turns"]]
     return Sample(
         agent=agent, name=case.name, store=case / "store",
-        project=session["project"], session=session["session"], turns=turns, messages=messages, refused=refused,
+        project=session["project"], session=session["session"], turns=turns,
+        messages=messages, refused=refused, boundaries=boundaries,
         old_form=session.get("numbering") == "context",
     )

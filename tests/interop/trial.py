@@ -164,10 +164,14 @@ def _judge_shown(sample, kept, shown):
     prompts = [turn["prompt"] for turn in shown["turns"]]
     if prompts != expected:
         raise Failed(f"after the client's turn turnfs shows the turns {prompts}, expected {expected}")
-    sure = ("exact",) if all(turn.exact for turn in sample.turns) else ("exact", "aligned")
-    unsure = [f"{turn['n']}: {turn['boundary']}" for turn in shown["turns"] if turn["boundary"] not in sure]
-    if unsure:
-        raise Failed(f"after the client's turn these boundaries are not {' or '.join(sure)}: {', '.join(unsure)}")
+    # `boundary` of turn n is the one before it, where keeping 0..=n-1 ends.
+    for turn in shown["turns"]:
+        before = sample.boundaries.get(turn["n"] - 1)
+        if before == "exact" != turn["boundary"] or before == "aligned" and turn["boundary"] not in ("exact", "aligned"):
+            raise Failed(
+                f"after the client's turn the boundary before turn {turn['n']} of {len(prompts)} is "
+                f"{turn['boundary']}, in the sample it is {before}"
+            )
 
 
 def _contents(store):
