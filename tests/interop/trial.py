@@ -82,9 +82,13 @@ def judge(trial, turnfs: Turnfs, client: Client, keep_failed):
             else:
                 _judge_cut(trial, turnfs, client, store, scratch, model)
         except (Failed, Unusable) as failure:
-            scratch.keep = keep_failed
-            return f"{failure}\n(in {scratch.root})" if keep_failed else str(failure)
-    return None
+            wrong = str(failure)
+        except Exception as fault:  # output that is not what it must be; the other trials go on
+            wrong = f"{type(fault).__name__}: {fault}"
+        else:
+            return None
+        scratch.keep = keep_failed
+        return f"{wrong}\n(in {scratch.root})" if keep_failed else wrong
 
 
 def _judge_refusal(trial, turnfs, store, scratch):
