@@ -103,6 +103,7 @@ fn a_torn_last_line_is_readable_and_is_cut_with_the_turn_after_it() {
     let case = Case::new();
     let mut wire = fs::File::options().append(true).open(case.file("wire.jsonl")).unwrap();
     wire.write_all(b"{\"timestamp\": 1796045261.0, \"mess").unwrap();
+    drop(wire);
     assert_eq!(turns(&case.dir), 4);
     assert!(case.status().contains("state: torn"), "{}", case.status());
     fs::read(case.dir.join("turns/003")).unwrap();
@@ -219,5 +220,18 @@ fn a_running_turn_and_a_live_client_are_respected() {
     );
     fs::write(case.dir.join("fork"), "last\n").unwrap();
     fs::write(case.dir.join("undo"), "force 4\n").unwrap();
+    assert_eq!(turns(&case.dir), 4);
+}
+
+#[test]
+fn a_session_keeps_its_name_when_undo_takes_its_first_prompt_away() {
+    let case = Case::new();
+    fs::write(case.dir.join("undo"), "0\n").unwrap();
+    assert_eq!(turns(&case.dir), 0);
+    assert!(case.status().contains("state: empty"), "{}", case.status());
+    // A mount that never saw the prompt gives it the same name.
+    let listed = case.store.run(&["ls", "--all", "--json"]).json();
+    assert_eq!(listed[0]["name"].as_str(), case.dir.file_name().unwrap().to_str());
+    fs::write(case.dir.join("redo"), "last\n").unwrap();
     assert_eq!(turns(&case.dir), 4);
 }

@@ -341,7 +341,7 @@ fn an_ordinary_user_can_do_all_of_it() {
     fs::write(
         base.join("user.sh"),
         r#"set -eu
-cd "$HOME"
+set -x; cd "$HOME"
 turnfs mount
 session=$(echo turns/home/dev/projects/work/c-compact/2*)
 test "$(ls $session/turns | wc -l)" = 4
@@ -365,11 +365,11 @@ ls m > /dev/null
 turnfs umount m
 # A store that cannot be read.
 chmod 0 .kimi
-! turnfs mount m 2> said
+! turnfs mount new 2> said
 grep -q 'Permission denied' said
 ! turnfs ls --all 2> said
 grep -q 'Permission denied' said
-test ! -e m
+test ! -e new
 chmod 700 .kimi
 echo fine
 "#,

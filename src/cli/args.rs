@@ -241,6 +241,9 @@ pub struct RedoArgs {
     /// The undo's number, or `last`
     #[arg(value_name = "K", default_value = "last")]
     pub number: Number,
+    /// Although an agent may have the session open
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

@@ -1,7 +1,7 @@
 //! One file per command: arguments to exit code. Prints; asks no questions about formats.
 //!
-//! [`args`] has the definitions that help, man page and completions come from. [`session_arg`] and
-//! [`selection`] turn what the user wrote into sessions.
+//! `args` has the definitions that help, man page and completions come from. `session_arg` and
+//! `selection` turn what the user wrote into sessions.
 
 mod args;
 mod check;

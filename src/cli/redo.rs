@@ -15,7 +15,7 @@ pub fn run(args: &RedoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         Number::Last => None,
         Number::This(number) => Some(number),
     };
-    let (number, back) = cut::redo(&state, &session, number, false)?;
+    let (number, back) = cut::redo(&state, &session, number, args.force)?;
     writeln!(out, "brought back {} (undo {number})", undo::turns(back))?;
     Ok(Exit::Done)
 }

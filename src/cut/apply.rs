@@ -27,7 +27,7 @@ impl Site<'_> {
     pub fn apply(&self, index: usize, change: &Change, way: Way) -> Result<()> {
         match change.how {
             How::InPlace => self.with_open(&change.file, |open| {
-                let (Some(from), Some(to)) = (way.from(change), way.to(change)) else {
+                let (Some(from), Some(to)) = (way.start(change), way.goal(change)) else {
                     return Err(broken(change));
                 };
                 if open.len()? != from.len {
@@ -36,15 +36,15 @@ impl Site<'_> {
                 if to.len > from.len {
                     open.extend(from.len, to.len)?;
                 }
-                let tail = self.tail(&way.to_tail(index))?;
+                let tail = self.tail(&way.goal_tail(index))?;
                 open.copy_from(&tail, 0, tail.len()?, change.keep)?;
                 if to.len < from.len {
                     open.truncate(to.len)?;
                 }
                 open.sync()
             }),
-            How::Rename => match way.to(change) {
-                Some(image) => self.put(index, change, &image, &way.to_tail(index), None),
+            How::Rename => match way.goal(change) {
+                Some(image) => self.put(change, &image, &way.goal_tail(index), None),
                 None => self.take_away(&change.file),
             },
         }
@@ -55,7 +55,7 @@ impl Site<'_> {
         let scan = |open: &Open, image: Image| {
             Ok(Scan::of(open, &[image.len])?.prefix(image.len) == Some(image.hash))
         };
-        match (way.to(change), self.hands.file(&change.file)) {
+        match (way.goal(change), self.hands.file(&change.file)) {
             (None, _) => Ok(self.store.stat(&change.file)?.is_none()),
             (Some(image), Some(open)) => scan(open, image),
             (Some(image), None) => match self.store.read(&change.file)? {
@@ -72,7 +72,7 @@ impl Site<'_> {
             How::InPlace => self.roll_back_in_place(index, change, way)?,
             How::Rename => self.roll_back_rename(index, change, way)?,
         };
-        if let Some(image) = way.from(change)
+        if let Some(image) = way.start(change)
             && !self.is_applied(change, way.back())?
         {
             let what = format!("{} ({} bytes)", change.file.display(), image.len);
@@ -82,12 +82,14 @@ impl Site<'_> {
     }
 
     fn roll_back_in_place(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
-        let (Some(from), Some(to)) = (way.from(change), way.to(change)) else { return Err(broken(change)) };
+        let (Some(from), Some(to)) = (way.start(change), way.goal(change)) else {
+            return Err(broken(change));
+        };
         if self.hands.file(&change.file).is_none() && self.store.stat(&change.file)?.is_none() {
             return Err(Refusal::NotFound { what: change.file.display().to_string() });
         }
         self.with_open(&change.file, |open| {
-            let (old, new) = (self.tail(&way.from_tail(index))?, self.tail(&way.to_tail(index))?);
+            let (old, new) = (self.tail(&way.start_tail(index))?, self.tail(&way.goal_tail(index))?);
             let state = look(open, change.keep, from, to, &old, &new)?;
             let (growth_at, note) = match state {
                 Found::Before => return Ok(None),
@@ -140,7 +142,7 @@ impl Site<'_> {
 
     fn roll_back_rename(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
         self.store.unlink(&beside(&change.file))?;
-        let from = way.from(change);
+        let from = way.start(change);
         let mut note = None;
         if let Some(open) = self.store.read(&change.file)? {
             let scan = Scan::of(&open, &[])?;
@@ -148,7 +150,7 @@ impl Site<'_> {
             if is(from) {
                 return Ok(None);
             }
-            if !is(way.to(change)) {
+            if !is(way.goal(change)) {
                 let aside = self.save_aside(index, &open)?;
                 note = Some(format!(
                     "{} held something unexpected, which is kept in {}",
@@ -159,7 +161,7 @@ impl Site<'_> {
         }
         match from {
             Some(image) => {
-                self.put(index, change, &image, &way.from_tail(index), Some(image.mtime))?;
+                self.put(change, &image, &way.start_tail(index), Some(image.mtime))?;
             }
             None => self.take_away(&change.file)?,
         }
@@ -203,7 +205,7 @@ impl Site<'_> {
     }
 
     /// A new file beside, fsynced, renamed into place, the directory fsynced.
-    fn put(&self, _: usize, change: &Change, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
+    fn put(&self, change: &Change, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
         let temporary = beside(&change.file);
         let open = self.store.create(&temporary)?;
         let source = self.tail(tail)?;

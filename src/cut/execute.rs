@@ -392,7 +392,7 @@ impl Cut<'_> {
             if !site.is_applied(change, self.way)? {
                 return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
             }
-            if let (Some(image), Some(facts)) = (self.way.to(change), self.store.stat(&change.file)?) {
+            if let (Some(image), Some(facts)) = (self.way.goal(change), self.store.stat(&change.file)?) {
                 grown |= facts.st_size as u64 > image.len;
             }
         }
@@ -473,7 +473,7 @@ fn look_for_writer(
 fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
     let mut session = session.clone();
     for change in &record.changes {
-        if way.to(change).is_none() {
+        if way.goal(change).is_none() {
             session.files.retain(|file| *file != change.file);
         } else if !session.files.contains(&change.file) {
             session.files.push(change.file.clone());

@@ -124,19 +124,19 @@ impl Way {
         }
     }
 
-    pub fn from(self, change: &Change) -> Option<Image> {
+    pub fn start(self, change: &Change) -> Option<Image> {
         match self {
             Way::Undo => change.before,
             Way::Redo => change.after,
         }
     }
 
-    pub fn to(self, change: &Change) -> Option<Image> {
-        self.back().from(change)
+    pub fn goal(self, change: &Change) -> Option<Image> {
+        self.back().start(change)
     }
 
     /// The stored tail of the state that is left.
-    pub fn from_tail(self, index: usize) -> PathBuf {
+    pub fn start_tail(self, index: usize) -> PathBuf {
         let which = match self {
             Way::Undo => "before",
             Way::Redo => "after",
@@ -145,8 +145,8 @@ impl Way {
     }
 
     /// The stored tail of the state that is reached.
-    pub fn to_tail(self, index: usize) -> PathBuf {
-        self.back().from_tail(index)
+    pub fn goal_tail(self, index: usize) -> PathBuf {
+        self.back().start_tail(index)
     }
 }
 

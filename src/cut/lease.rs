@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use super::disk::{Open, Tree};
 use crate::session::{Lock, Refusal, Result};
@@ -29,7 +30,7 @@ const F_SETSIG: libc::c_int = 10;
 #[derive(Debug, Default)]
 pub(super) struct Hands {
     files: HashMap<PathBuf, Hold>,
-    flocks: Vec<Open>,
+    flocks: Vec<Flock>,
 }
 
 #[derive(Debug)]
@@ -130,10 +131,8 @@ impl Hands {
             None if create => store.create(file)?,
             None => return Ok(()),
         };
-        if !flock_within(&open, PATIENCE)? {
-            return Err(Refusal::StoreLocked { what: file.display().to_string() });
-        }
-        self.flocks.push(open);
+        let flock = Flock::within(open, PATIENCE)?;
+        self.flocks.push(flock.ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() })?);
         Ok(())
     }
 
@@ -141,26 +140,44 @@ impl Hands {
     pub fn file(&self, file: &Path) -> Option<&Open> {
         self.files.get(file).map(|hold| &hold.open)
     }
+}
 
-    /// Whether nobody else can write to the file now.
-    pub fn leased(&self, file: &Path) -> bool {
-        self.files.get(file).is_some_and(|hold| hold.leased)
+// Locks and leases are given back by name, not by closing: a process that another thread is just starting
+// has copies of all descriptors until it runs its program, and would hold them for that long.
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.leased {
+            // SAFETY: fcntl with integer arguments on a descriptor that `open` keeps alive.
+            let _ = unsafe { libc::fcntl(self.open.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+        }
     }
 }
 
-/// flock(LOCK_EX), tried for at most `patience`; false if it was not free.
-pub(super) fn flock_within(open: &Open, patience: Duration) -> Result<bool> {
-    let start = Instant::now();
-    loop {
-        match rustix::fs::flock(&open.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(true),
-            Err(rustix::io::Errno::AGAIN) if start.elapsed() < patience => {
-                std::thread::sleep(Duration::from_millis(2));
+/// A file with flock(LOCK_EX) held on it.
+#[derive(Debug)]
+pub(super) struct Flock(Open);
+
+impl Flock {
+    /// Tries for at most `patience`; `None` if it was not free.
+    pub fn within(open: Open, patience: Duration) -> Result<Option<Flock>> {
+        let start = Instant::now();
+        loop {
+            match rustix::fs::flock(&open.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Flock(open))),
+                Err(Errno::AGAIN) if start.elapsed() < patience => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Refusal::io("locking", Path::new("lock"), e.into())),
             }
-            Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(Refusal::io("locking", Path::new("lock"), e.into())),
         }
+    }
+}
+
+impl Drop for Flock {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0.file, FlockOperation::Unlock);
     }
 }
 
@@ -181,7 +198,7 @@ fn who_has_it(store: &Tree, file: &Path) -> Result<Denied> {
 /// `None` where the file cannot be opened now because another program has a lease on it.
 fn unleased(opened: Result<Option<Open>>) -> Result<Option<Option<Open>>> {
     match opened {
-        Err(Refusal::Io { errno: rustix::io::Errno::AGAIN, .. }) => Ok(None),
+        Err(Refusal::Io { errno: Errno::AGAIN, .. }) => Ok(None),
         other => other.map(Some),
     }
 }

@@ -226,7 +226,7 @@ impl Ground {
 impl Resolved {
     /// Puts both states' tails into the undo directory `dir` of `backup`, durable.
     pub fn back_up(&self, index: usize, store: &Tree, hands: &Hands, backup: &Tree) -> Result<()> {
-        let before = backup.create(&super::journal::Way::Undo.from_tail(index))?;
+        let before = backup.create(&super::journal::Way::Undo.start_tail(index))?;
         if let Some(image) = self.change.before {
             let opened;
             let source = match hands.file(&self.change.file) {
@@ -239,7 +239,7 @@ impl Resolved {
             before.copy_from(source, self.change.keep, image.len - self.change.keep, 0)?;
         }
         before.sync()?;
-        let after = backup.create(&super::journal::Way::Undo.to_tail(index))?;
+        let after = backup.create(&super::journal::Way::Undo.goal_tail(index))?;
         write_tail(store, hands, &self.tail, &after)?;
         after.sync()
     }

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::disk::{Open, Tree};
+use super::disk::Tree;
 use super::journal::{Record, VERSION, Whose};
-use super::lease::{PATIENCE, flock_within};
+use super::lease::{Flock, PATIENCE};
 use crate::agents::Environment;
 use crate::session::{Refusal, Result, SessionKey};
 
@@ -125,7 +125,7 @@ pub(super) struct Folder {
 #[derive(Debug)]
 pub(super) struct Locked {
     pub folder: Folder,
-    _lock: Open,
+    _lock: Flock,
 }
 
 impl Folder {
@@ -176,7 +176,7 @@ impl Folder {
                 Err(e) => return Err(e),
             },
         };
-        Ok(flock_within(&lock, patience)?.then_some(Locked { folder: self, _lock: lock }))
+        Ok(Flock::within(lock, patience)?.map(|lock| Locked { folder: self, _lock: lock }))
     }
 }
 

@@ -148,7 +148,7 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
     let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *turn.file);
     let (open, offset) = match changed {
         Some((index, change)) if turn.span.start >= change.keep => {
-            (backup.read(&super::journal::Way::Undo.from_tail(index))?, turn.span.start - change.keep)
+            (backup.read(&super::journal::Way::Undo.start_tail(index))?, turn.span.start - change.keep)
         }
         // The undo left the turn's bytes where they are.
         _ => {

@@ -165,7 +165,7 @@ impl Fs {
         Ok(match control {
             Control::Undo => text::undo_plan(&view.session, &view.history),
             Control::Redo => text::redo_plan(&cut::undone(&self.state, &session.key)?),
-            Control::Fork => self.memory.forked(&session.key).map(|id| id + "\n").unwrap_or_default(),
+            Control::Fork => self.memory.forked(&view.session).map(|id| id + "\n").unwrap_or_default(),
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::session::{SessionKey, State, Writer};
+use crate::session::{Session, SessionKey, State, Writer};
 
 /// How long a writer that was found is good enough for a file's size.
 const WRITER_GOOD_FOR: Duration = Duration::from_secs(1);
@@ -24,6 +24,8 @@ pub(super) struct Memory {
 struct Commands {
     last: String,
     forked: Option<String>,
+    /// All sessions that forks of this one made.
+    made: Vec<String>,
 }
 
 impl Memory {
@@ -33,6 +35,7 @@ impl Memory {
         let entry = commands.entry(key.clone()).or_default();
         entry.last = sentence;
         if forked.is_some() {
+            entry.made.extend(forked.clone());
             entry.forked = forked;
         }
     }
@@ -42,9 +45,14 @@ impl Memory {
         self.commands.lock().get(key).map(|commands| commands.last.clone())
     }
 
-    /// The id of the session that the last fork made.
-    pub fn forked(&self, key: &SessionKey) -> Option<String> {
-        self.commands.lock().get(key)?.forked.clone()
+    /// The id of the session that the last fork made: from this session, or else the fork that made this
+    /// session. The latter because `latest` leads to the new session at once, and
+    /// `echo 3 > latest/fork; cat latest/fork` must print its id.
+    pub fn forked(&self, session: &Session) -> Option<String> {
+        let commands = self.commands.lock();
+        let from_here = commands.get(&session.key).and_then(|commands| commands.forked.clone());
+        let made_here = || commands.values().any(|other| other.made.contains(&session.id));
+        from_here.or_else(|| made_here().then(|| session.id.clone()))
     }
 
     /// The writer as `ask` tells it, or as it was told within the last second if `recent` will do.

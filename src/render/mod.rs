@@ -64,29 +64,23 @@ pub fn item(item: &Item<'_>, out: &mut impl Output) {
         Item::Assistant { text } => section("Assistant", None, text, out),
         Item::Thinking { text } => section("Thinking", None, text, out),
         Item::ToolCall { name, id, arguments } => {
-            section("Tool call", Some(&named(name, id)), &fenced(&pretty(arguments)), out);
+            fenced("Tool call", &named(name, id), &pretty(arguments), out);
         }
         Item::ToolResult { id, output, is_error } => {
             let title = if *is_error { "Tool error" } else { "Tool result" };
-            section(title, Some(id), &fenced(output), out);
+            fenced(title, id, output, out);
         }
         Item::Compaction { text } => section("Compaction", None, text, out),
         Item::Notice { kind, text } => section("Notice", Some(kind), text, out),
         Item::Blob { media_type, bytes } => {
             section("Attachment", None, &format!("[{media_type}, {bytes} bytes]"), out);
         }
-        Item::Unknown { kind, json } => section("Record", Some(kind), &fenced(json), out),
+        Item::Unknown { kind, json } => fenced("Record", kind, json, out),
     }
 }
 
 fn section(title: &str, subject: Option<&str>, body: &str, out: &mut impl Output) {
-    out.put("\n## ");
-    out.put(title);
-    if let Some(subject) = subject.filter(|subject| !subject.is_empty()) {
-        out.put(": ");
-        out.put(&one_line(subject));
-    }
-    out.put("\n");
+    self::title(title, subject, out);
     if body.is_empty() {
         return;
     }
@@ -97,16 +91,43 @@ fn section(title: &str, subject: Option<&str>, body: &str, out: &mut impl Output
     }
 }
 
-fn named<'a>(name: &'a str, id: &str) -> Cow<'a, str> {
-    if id.is_empty() { name.into() } else { format!("{name} ({id})").into() }
+/// A section whose text stands between fences that are longer than any run of backticks inside.
+fn fenced(title: &str, subject: &str, text: &str, out: &mut impl Output) {
+    self::title(title, Some(subject), out);
+    let fence = "`".repeat(longest_run_of_backticks(text).max(2) + 1);
+    out.put("\n");
+    out.put(&fence);
+    out.put("\n");
+    out.put(&visible(text));
+    if !text.is_empty() && !text.ends_with('\n') {
+        out.put("\n");
+    }
+    out.put(&fence);
+    out.put("\n");
 }
 
-/// Text between fences that are longer than any run of backticks inside.
-fn fenced(text: &str) -> String {
-    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
-    let fence = "`".repeat(longest.max(2) + 1);
-    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    format!("{fence}\n{text}{end}{fence}\n")
+fn title(title: &str, subject: Option<&str>, out: &mut impl Output) {
+    out.put("\n## ");
+    out.put(title);
+    if let Some(subject) = subject.filter(|subject| !subject.is_empty()) {
+        out.put(": ");
+        out.put(&one_line(subject));
+    }
+    out.put("\n");
+}
+
+fn longest_run_of_backticks(text: &str) -> usize {
+    let (mut longest, mut run, mut next) = (0, 0, None);
+    for at in memchr::memchr_iter(b'`', text.as_bytes()) {
+        run = if next == Some(at) { run + 1 } else { 1 };
+        longest = longest.max(run);
+        next = Some(at + 1);
+    }
+    longest
+}
+
+fn named<'a>(name: &'a str, id: &str) -> Cow<'a, str> {
+    if id.is_empty() { name.into() } else { format!("{name} ({id})").into() }
 }
 
 /// JSON arguments, indented where they are an object; anything else as it is.

@@ -5,23 +5,51 @@ use std::borrow::Cow;
 /// Makes control and bidi characters visible; newline and tab stay. A carriage return before a newline is
 /// dropped from sight like an editor does: shown as `␍`.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    replace(text, |c| c != '\n' && c != '\t' && is_unsafe(c))
+    replace(text, |b| b != b'\n' && b != b'\t')
 }
 
 /// As [`visible`], on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    replace(text, is_unsafe)
+    replace(text, |_| true)
 }
 
-fn replace(text: &str, bad: impl Fn(char) -> bool) -> Cow<'_, str> {
+/// Shows what is unsafe, as far as `counts` does not except the (ASCII) byte.
+fn replace(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Cow<'_, str> {
     // Most text is clean: find the first bad character before copying anything.
-    let Some(first) = text.find(&bad) else { return Cow::Borrowed(text) };
+    let Some(first) = find_unsafe(text, counts) else { return Cow::Borrowed(text) };
     let mut shown = String::with_capacity(text.len() + 16);
-    shown.push_str(&text[..first]);
-    for c in text[first..].chars() {
-        if bad(c) { show(c, &mut shown) } else { shown.push(c) }
+    let (mut rest, mut next) = (text, Some(first));
+    while let Some((at, c)) = next {
+        shown.push_str(&rest[..at]);
+        show(c, &mut shown);
+        rest = &rest[at + c.len_utf8()..];
+        next = find_unsafe(rest, counts);
     }
+    shown.push_str(rest);
     Cow::Owned(shown)
+}
+
+/// The first unsafe character and where it is. Every turn's text goes through here when its size is counted,
+/// so whole blocks of bytes are passed over that cannot begin one.
+fn find_unsafe(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Option<(usize, char)> {
+    const BLOCK: usize = 64;
+    // Lead bytes of all characters of `is_unsafe` that are not ASCII.
+    let may_begin = |b: u8| (b < 0x20 && counts(b)) | matches!(b, 0x7f | 0xc2 | 0xd8 | 0xe2);
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let block = &bytes[at..bytes.len().min(at + BLOCK)];
+        // No early exit: this is what the compiler makes vector code of.
+        if block.iter().fold(false, |any, b| any | may_begin(*b)) {
+            for (i, _) in block.iter().enumerate().filter(|(_, b)| may_begin(**b)) {
+                if let Some(c) = text[at + i..].chars().next().filter(|c| is_unsafe(*c)) {
+                    return Some((at + i, c));
+                }
+            }
+        }
+        at += block.len();
+    }
+    None
 }
 
 /// Control characters, and characters that change the direction of text.
@@ -46,6 +74,23 @@ mod tests {
     #[test]
     fn what_is_harmless_is_not_copied() {
         assert!(matches!(visible("plain\n\ttext äöü 你"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn every_unsafe_character_is_found_wherever_it_stands() {
+        let all = (0..=0xffff).filter_map(char::from_u32).filter(|c| is_unsafe(*c));
+        for c in all {
+            for before in [0, 1, 63, 64, 200] {
+                let text = format!("{}{c}→", "é".repeat(before));
+                assert!(!one_line(&text).contains(c), "{c:?} behind {before} letters");
+                assert_eq!(
+                    visible(&text).contains(c),
+                    c == '\n' || c == '\t',
+                    "{c:?} behind {before} letters"
+                );
+                assert!(visible(&text).ends_with('→'));
+            }
+        }
     }
 
     #[test]

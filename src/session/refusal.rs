@@ -22,7 +22,9 @@ pub enum Refusal {
     InsideGroup { asked: u32, group: u32 },
     #[error("nothing to redo: no undo of this session is recorded{}", match .asked { Some(n) => format!(" under the number {n}"), None => String::new() })]
     NothingToRedo { asked: Option<u32> },
-    #[error("{writer} has this session open; close it, use `fork`, or write `force {asked}`")]
+    #[error(
+        "{writer} has this session open; close it, use `fork`, or write `force {asked}` (with the command: --force)"
+    )]
     Live { writer: Writer, asked: String },
     #[error("turn {asked} is still running; fork at {}, or wait until it has ended", match .last_finished { Some(n) => format!("turn {n} or before"), None => "a later time".into() })]
     StillRunning { asked: u32, last_finished: Option<u32> },

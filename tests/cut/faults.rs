@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use turnfs::agents::agent;
 use turnfs::cut;
-use turnfs::session::AgentKind;
+use turnfs::session::{AgentKind, Refusal};
 
 use super::store::{ERRNO_BASE, Sample, Snapshot, Store, child, samples, without_ids};
 
@@ -14,11 +14,12 @@ fn run(store: &Store, act: &str, fault: &str) -> Output {
     child(store, act).env("TURNFS_FAULT", fault).stderr(Stdio::null()).output().unwrap()
 }
 
-/// The cuts to try on a sample: all turns, or with `TURNFS_TEST_QUICK` the first, a middle and the last.
-fn acts(sample: &Sample) -> Vec<(Option<String>, String)> {
+/// The cuts to try on a sample: at every turn with `TURNFS_TEST_ALL` in the environment, else at one turn,
+/// another one for each sample.
+fn acts(index: usize, sample: &Sample) -> Vec<(Option<String>, String)> {
     let turns = sample.turns();
-    let quick = std::env::var_os("TURNFS_TEST_ALL").is_none();
-    let wanted = |n: &u32| !quick || [0, turns / 2, turns - 1].contains(n);
+    let all = std::env::var_os("TURNFS_TEST_ALL").is_some();
+    let wanted = |n: &u32| all || [0, turns / 2, turns - 1][index % 3] == *n;
     let mut acts = Vec::new();
     for n in (0..turns).filter(wanted) {
         acts.push((None, format!("undo {n}")));
@@ -28,13 +29,13 @@ fn acts(sample: &Sample) -> Vec<(Option<String>, String)> {
     acts
 }
 
-/// A fresh copy with the cut prepared; `None` if this cut is refused anyway.
-fn prepared(sample: &Sample, prepare: Option<&str>) -> Option<Store> {
+/// A fresh copy with the cut prepared.
+fn prepared(sample: &Sample, prepare: Option<&str>) -> Result<Store, Refusal> {
     let store = sample.copy();
-    match prepare {
-        Some(prepare) => store.act(prepare).is_ok().then_some(store),
-        None => Some(store),
+    if let Some(prepare) = prepare {
+        store.act(prepare)?;
     }
+    Ok(store)
 }
 
 struct Case {
@@ -45,7 +46,8 @@ struct Case {
 
 /// Does the cut once, counting its operations.
 fn measure(sample: &Sample, prepare: Option<&str>, act: &str) -> Option<Case> {
-    let store = prepared(sample, prepare)?;
+    // Some cuts are refused anyway.
+    let store = prepared(sample, prepare).ok()?;
     let before = store.snapshot();
     let count = store.top().join("count");
     let output = run(&store, act, &format!("count:{}", count.display()));
@@ -71,8 +73,8 @@ fn assert_nothing_is_left(store: &Store, what: &str) {
 /// Runs `check` for every sample's every act on two threads.
 fn sweep(check: impl Fn(&Sample, Option<&str>, &str, &Case) -> u64 + Sync) -> (usize, u64) {
     let mut work = Vec::new();
-    for sample in samples() {
-        let acts = acts(&sample);
+    for (index, sample) in samples().into_iter().enumerate() {
+        let acts = acts(index, &sample);
         let sample = std::sync::Arc::new(sample);
         work.extend(acts.into_iter().map(|(prepare, act)| (sample.clone(), prepare, act)));
     }
@@ -115,7 +117,7 @@ fn a_kill_at_any_step_leaves_the_session_before_or_after_once_recovered() {
         case.operations
     });
     println!("{cuts} cuts, killed at each of {steps} steps, 0 lost");
-    assert!(cuts > 60);
+    assert!(cuts > 50);
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn an_error_at_any_step_is_told_and_the_session_is_as_before() {
         case.operations
     });
     println!("{cuts} cuts, an error at each of {steps} steps, 0 lost");
-    assert!(cuts > 60);
+    assert!(cuts > 50);
 }
 
 fn libc_errno(name: &str) -> i32 {

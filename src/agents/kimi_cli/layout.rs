@@ -63,9 +63,11 @@ impl Stats {
         if own.kind == EntryKind::File {
             return Ok(Some(Stats { own, wire: None, context: Some(own), state: None }));
         }
-        let Some(dir) = group.dir(id)? else { return Ok(None) };
+        if own.kind != EntryKind::Dir {
+            return Ok(None);
+        }
         let file = |name: &str| -> Result<Option<Stat>> {
-            Ok(dir.stat(Path::new(name))?.filter(|stat| stat.kind == EntryKind::File))
+            Ok(group.stat_to_compare(&id.join(name))?.filter(|stat| stat.kind == EntryKind::File))
         };
         Ok(Some(Stats { own, wire: file(WIRE)?, context: file(CONTEXT)?, state: file(STATE)? }))
     }
@@ -121,6 +123,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         look.group(&sessions, &group, &projects);
     }
     let Look { mut found, known, .. } = look;
+    found.indexes = vec![INDEX.into()];
     found.memory = Memory::new(Remembered { at, index, projects, sessions: known });
     Ok(found)
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::*;
-use crate::agents::Agent as _;
 use crate::session::Refusal;
 use toy::{Fixture, TURNS, Toy, snapshot};
 

@@ -87,6 +87,7 @@ pub fn session(root: &Path) -> Session {
         history_mode: None,
         forked_from: None,
         files,
+        sidecars: Vec::new(),
         subagent: None,
     }
 }
