@@ -3,10 +3,12 @@
 //! An agent's folder knows nothing of FUSE, inodes, journals or other agents. To add one: a folder, a
 //! variant in [`AgentKind`], a line in [`agent`], its samples in `tests/samples`, a row in the README.
 
+pub mod codex;
 pub mod kimi_cli;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use crate::session::{AgentKind, Damage, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
@@ -25,6 +27,15 @@ pub trait Agent: Send + Sync {
     /// Only when nothing can be listed at all (the root cannot be read). What is wrong with a single
     /// session or a shared index is in [`Discovery::problems`].
     fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery>;
+
+    /// Whether the session still consists of the files that it names, where something else than these files
+    /// decides that (an index that points to the current one). Costs stats only while nothing changed.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    fn is_current(&self, _session: &Session) -> Result<bool> {
+        Ok(true)
+    }
 
     /// The one pass over a session's files: turns, offsets, sizes, damage, cut points.
     ///
@@ -102,9 +113,13 @@ impl Environment {
     }
 }
 
+/// Codex remembers what it read, so there is one of it.
+static CODEX: LazyLock<codex::Codex> = LazyLock::new(codex::Codex::default);
+
 /// The registry: the code for an agent.
 pub fn agent(kind: AgentKind) -> &'static dyn Agent {
     match kind {
         AgentKind::KimiCli => &kimi_cli::KimiCli,
+        AgentKind::Codex => &*CODEX,
     }
 }

@@ -132,6 +132,9 @@ impl Catalog {
         if session.first_prompt.is_none() {
             return None; // its name may change with the first prompt
         }
+        if !crate::agents::agent(session.key.agent).is_current(session).ok()? {
+            return None;
+        }
         match newest {
             Some(updated) if updated != session.updated => {
                 Some(Arc::new(Session { updated, ..(**session).clone() }))

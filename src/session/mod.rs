@@ -14,7 +14,7 @@ mod turn;
 
 pub use agent::AgentKind;
 pub use damage::{Damage, DamageClass};
-pub use history::{CutPoint, FileHash, FileView, History, Kept, State};
+pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
 pub use plan::{Content, Lock, Plan, Promise, Step};
 pub use refusal::{Errno, Refusal, Result};
