@@ -6,9 +6,11 @@
 pub mod codex;
 pub mod kimi_cli;
 
+use std::any::Any;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use crate::session::{AgentKind, Damage, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
@@ -89,6 +91,29 @@ pub struct Discovery {
     pub sessions: Vec<Session>,
     /// Damage of shared files (an index) and of what could not be listed.
     pub problems: Vec<Damage>,
+    /// What the agent keeps for its next look.
+    pub memory: Memory,
+}
+
+/// What an agent's `discover` remembers from one look to the next; nobody else can look inside.
+#[derive(Clone, Default)]
+pub struct Memory(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Memory {
+    pub fn new<T: Send + Sync + 'static>(what: T) -> Memory {
+        Memory(Some(Arc::new(what)))
+    }
+
+    /// What [`Memory::new`] was given, if it was a `T`.
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Memory(..)" } else { "Memory(none)" })
+    }
 }
 
 /// The environment in which stores are looked for; a value, so that tests and `--store` can set it.
