@@ -2,76 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod codex_store;
 
+use std::fs;
+use std::path::Path;
+
+use codex_store::{Store, content, expected, names, samples, sha256};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use turnfs::agents::{Agent, Discovery, codex::Codex};
 use turnfs::session::{CutPoint, History, Place, Session};
-
-fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/codex")
-}
-
-fn names() -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(samples())
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.path().join("expected.json").exists())
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert!(names.len() > 10, "{names:?}");
-    names
-}
-
-fn expected(sample: &str) -> Vec<Value> {
-    let text = fs::read(samples().join(sample).join("expected.json")).unwrap();
-    let value: Value = serde_json::from_slice(&text).unwrap();
-    match value.get("sessions") {
-        Some(sessions) => sessions.as_array().unwrap().clone(),
-        None => vec![value],
-    }
-}
-
-/// A copy of a sample's store; reading must leave it as it is, names and bytes.
-fn copy(sample: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    copy_tree(&samples().join(sample).join("store"), dir.path());
-    dir
-}
-
-fn copy_tree(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_tree(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-fn content(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut found = Vec::new();
-    let mut open = vec![dir.to_owned()];
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                let bytes = fs::read(&path).unwrap();
-                found.push((path, bytes));
-            }
-        }
-    }
-    found.sort();
-    found
-}
 
 fn sessions(root: &Path) -> Vec<Session> {
     Codex::default().discover(root, &Discovery::default()).unwrap().sessions
@@ -107,10 +46,11 @@ fn text(codex: &Codex, session: &Session, history: &History, n: usize) -> String
 #[test]
 fn every_sample_reads_as_expected_and_reading_leaves_no_trace() {
     for sample in names() {
-        let dir = copy(&sample);
-        let before = content(dir.path());
+        let store = Store::of(&sample);
+        let root = &*store.root;
+        let before = content(root);
         let codex = Codex::default();
-        let found = codex.discover(dir.path(), &Discovery::default()).unwrap();
+        let found = codex.discover(root, &Discovery::default()).unwrap();
         assert!(found.problems.is_empty(), "{sample}: {:?}", found.problems);
         let wanted = expected(&sample);
         assert_eq!(found.sessions.len(), wanted.len(), "{sample}");
@@ -134,9 +74,9 @@ fn every_sample_reads_as_expected_and_reading_leaves_no_trace() {
             );
             assert!(history.damages.is_empty(), "{what}: {:?}", history.damages);
             check_turns(&codex, session, &history, want, &what);
-            check_cuts(dir.path(), &history, want, &what);
+            check_cuts(root, &history, want, &what);
         }
-        assert_eq!(content(dir.path()), before, "{sample} was written to");
+        assert_eq!(content(root), before, "{sample} was written to");
     }
 }
 
@@ -187,7 +127,7 @@ fn check_cuts(root: &Path, history: &History, want: &Value, what: &str) {
             assert_eq!(Some(kept.lines), want["lines"].as_u64(), "{what}");
             assert_eq!(Some(kept.bytes), want["bytes"].as_u64(), "{what}");
         }
-        let hash: String = Sha256::digest(body(root, cut)).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = sha256(&body(root, cut));
         assert_eq!(hash, want["copy_body"]["sha256"].as_str().unwrap(), "{what}");
     }
 }

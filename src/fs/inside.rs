@@ -301,6 +301,7 @@ fn stretch(session: &Session, history: &History, span: std::ops::Range<u64>) -> 
         last: None,
         file: Arc::from(main),
         span,
+        pieces: Vec::new(),
         line: 1,
         group: 0,
         text_len: 0,

@@ -13,7 +13,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
 use super::layout::STATE_DB;
-use crate::session::{Damage, DamageClass, Result};
+use crate::session::{Damage, DamageClass, Refusal, Result, Row as WholeRow, SqlValue};
 use crate::transcript::{Stat, StoreDir};
 
 /// Largest database that is copied for reading, with its WAL, bytes. Above it files alone are used.
@@ -78,6 +78,54 @@ pub fn read(store: &StoreDir) -> Index {
     unusable("was written to all the time while it was read".into())
 }
 
+/// The whole row of a thread, as a cut needs it. `None`: there is no database, or no such row.
+///
+/// # Errors
+/// [`Refusal::Damaged`] where the database is there and cannot be used.
+pub fn whole_row(store: &StoreDir, thread: &str) -> Result<Option<WholeRow>> {
+    for _ in 0..ATTEMPTS {
+        let before = stamps(store)?;
+        if before[0].is_none() {
+            return Ok(None);
+        }
+        let result = with(store, &before, |db| one_row(db, thread));
+        if stamps(store)? == before {
+            return result.map_err(|error| Refusal::Damaged {
+                damage: Damage {
+                    file: STATE_DB.into(),
+                    line: 1,
+                    byte: 0,
+                    class: DamageClass::Sidecar,
+                    message: format!("the thread index cannot be read ({error}), and this cut needs it"),
+                },
+            });
+        }
+    }
+    Err(Refusal::StoreLocked { what: STATE_DB.into() })
+}
+
+fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable> {
+    let mut statement = db.prepare("SELECT * FROM threads WHERE id = ?1")?;
+    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    if !names.iter().any(|name| name == "rollout_path") {
+        return Err(Unreadable::Schema);
+    }
+    let mut found = statement.query([thread])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let mut columns = Vec::with_capacity(names.len());
+    for (at, name) in names.into_iter().enumerate() {
+        let value = match row.get_ref(at)? {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(value) => SqlValue::Integer(value),
+            ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
+            ValueRef::Text(text) => SqlValue::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
+        };
+        columns.push((name, value));
+    }
+    Ok(Some(WholeRow(columns)))
+}
+
 fn unusable(what: String) -> Index {
     let message = format!("the thread index {what}; the sessions are listed from their files alone");
     let problem = Damage { file: STATE_DB.into(), line: 1, byte: 0, class: DamageClass::Sidecar, message };
@@ -92,16 +140,26 @@ enum Unreadable {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("{0}")]
-    Store(#[from] crate::session::Refusal),
+    Store(#[from] Refusal),
     #[error("it has no table of threads with `id` and `rollout_path`")]
     Schema,
 }
 
 fn rows(store: &StoreDir, stamps: &Stamps) -> Result<HashMap<String, Row>, Unreadable> {
+    with(store, stamps, query)
+}
+
+/// Asks a database that nobody else has open: the store's own file where it is complete in itself, else a
+/// private copy.
+fn with<T>(
+    store: &StoreDir,
+    stamps: &Stamps,
+    ask: impl FnOnce(&Connection) -> Result<T, Unreadable>,
+) -> Result<T, Unreadable> {
     let beside = stamps[1..].iter().flatten().any(|stat| stat.len > 0);
     if !beside {
         let path = store.path().join(STATE_DB);
-        return query(&open(&path, "mode=ro&immutable=1")?);
+        return ask(&open(&path, "mode=ro&immutable=1")?);
     }
     let private = tempfile::Builder::new().prefix("turnfs-").tempdir()?;
     for (file, stat) in files().iter().zip(stamps) {
@@ -111,7 +169,7 @@ fn rows(store: &StoreDir, stamps: &Stamps) -> Result<HashMap<String, Row>, Unrea
             std::io::copy(&mut from, &mut std::fs::File::create_new(private.path().join(file))?)?;
         }
     }
-    query(&open(&private.path().join(STATE_DB), "mode=rw")?)
+    ask(&open(&private.path().join(STATE_DB), "mode=rw")?)
 }
 
 /// Opens a database file with these URI parameters.

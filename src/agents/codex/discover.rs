@@ -75,6 +75,32 @@ impl Memory {
         Ok(names)
     }
 
+    /// Every rollout file with its head, by rollout id.
+    fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
+        let mut known: HashMap<String, Known> = HashMap::new();
+        for (id, rollout) in rollouts(store)? {
+            // A file that went away, or that cannot be read, between the listing and now is not listed.
+            let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
+            let Ok(head) = self.heads.head(store, &rollout, &stat) else { continue };
+            known.insert(id, Known { rollout, stat, head });
+        }
+        let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
+        self.heads.keep_only(|file| files.contains(file));
+        Ok(known)
+    }
+
+    /// A thread whose history continues the rollout `id` behind `byte`, if there is one.
+    ///
+    /// # Errors
+    /// What prevents listing the store.
+    pub fn continued_by(&mut self, store: &StoreDir, id: &str, byte: u64) -> Result<Option<String>> {
+        let known = self.known(store)?;
+        let mut continuing = known.values().filter(|known| {
+            base(known).is_some_and(|base| base.thread_id == id && base.end_byte_offset > byte)
+        });
+        Ok(continuing.next().map(|known| known.rollout.thread.clone()))
+    }
+
     /// Every thread of the store at `root`.
     ///
     /// # Errors
@@ -82,15 +108,7 @@ impl Memory {
     pub fn threads(&mut self, root: &Path) -> Result<Threads> {
         let mut found = Threads { top: Discovery::default(), subagents: HashMap::new() };
         let Some(store) = StoreDir::open(root)? else { return Ok(found) };
-        let mut known: HashMap<String, Known> = HashMap::new();
-        for (id, rollout) in rollouts(&store)? {
-            // A file that went away, or that cannot be read, between the listing and now is not listed.
-            let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
-            let Ok(head) = self.heads.head(&store, &rollout, &stat) else { continue };
-            known.insert(id, Known { rollout, stat, head });
-        }
-        let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
-        self.heads.keep_only(|file| files.contains(file));
+        let known = self.known(&store)?;
         let index = self.index(&store)?;
         let names = self.names(&store)?;
         found.top.problems.extend(index.problem.clone());

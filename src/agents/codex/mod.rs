@@ -5,6 +5,7 @@
 //! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
 
 mod context;
+mod cuts;
 mod database;
 mod discover;
 mod heads;
@@ -14,6 +15,7 @@ mod lineage;
 mod load;
 mod pass;
 mod records;
+mod writer;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -108,15 +110,21 @@ impl Agent for Codex {
         Ok(threads.subagents.remove(&session.id).unwrap_or_default())
     }
 
-    fn plan_fork(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
-        Err(Refusal::Internal { what: "not built".into() })
+    fn found_again(&self, session: &Session) -> Result<Session> {
+        let found = self.memory(&session.key.root).lock().threads(&session.key.root)?.top.sessions;
+        let gone = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
+        found.into_iter().find(|found| found.key == session.key).ok_or_else(gone)
     }
 
-    fn plan_undo(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
-        Err(Refusal::Internal { what: "not built".into() })
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        cuts::plan_fork(session, history, n)
     }
 
-    fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
-        None
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
+    }
+
+    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
+        writer::writer(&session.key.root, &session.id)
     }
 }

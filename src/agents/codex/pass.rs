@@ -201,6 +201,7 @@ impl Pass {
             last: record.time(),
             file: self.part.file.clone(),
             span: Range { start: line.start, end: line.end },
+            pieces: Vec::new(),
             line: line.number,
             group: n,
             text_len: 0,

@@ -372,6 +372,55 @@ fn code_unit(bytes: &[u8], at: usize) -> Option<u32> {
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
+/// A JSON object whose values stay as they are spelled and whose order stays.
+pub struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// `None` if it is no object.
+    pub fn parse(json: &[u8]) -> Option<Fields> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
+                    fields.push((key, value.get().to_owned()));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let fields = serde::Deserializer::deserialize_map(&mut deserializer, Visitor).ok()?;
+        deserializer.end().ok().map(|()| fields)
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// Sets a value, given as JSON, at its place or at the end.
+    pub fn set(&mut self, key: &str, json: String) {
+        match self.0.iter_mut().find(|(name, _)| name == key) {
+            Some((_, value)) => *value = json,
+            None => self.0.push((key.to_owned(), json)),
+        }
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.0.retain(|(name, _)| name != key);
+    }
+
+    pub fn to_json(&self) -> String {
+        let field = |(key, value): &(String, String)| format!("{}:{value}", serde_json::Value::from(key.as_str()));
+        format!("{{{}}}", self.0.iter().map(field).collect::<Vec<_>>().join(","))
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
