@@ -26,6 +26,8 @@ pub(super) struct Fork<'a> {
     pub session: &'a Session,
     pub seen: &'a History,
     pub plan: &'a Plan,
+    /// Whether the row may have been written: only then it is taken back.
+    pub row_touched: std::cell::Cell<bool>,
 }
 
 impl Fork<'_> {
@@ -79,8 +81,12 @@ impl Fork<'_> {
             let new = self.store.create(&temporary)?;
             let (len, hash) = ground.write_content(self.store, hands, self.plan, content, &new)?;
             new.sync()?;
-            self.store.rename(&temporary, file, false)?;
             written.push((file, len, hash));
+        }
+        // Before any file is where a client looks, and after the long part: others wait for this lock.
+        let row = record.row.as_ref().map(|change| row::Held::take(self.store, change, Way::Undo)).transpose()?;
+        for (file, ..) in &written {
+            self.store.rename(&beside(file), file, false)?;
         }
         for (file, len, hash) in &written {
             self.store.sync_parent(file)?;
@@ -104,8 +110,11 @@ impl Fork<'_> {
         if let Some(change) = &record.entry {
             entry::apply(self.agent, self.store, change, Way::Undo)?;
         }
-        match &record.row {
-            Some(change) => row::apply(self.store, change, Way::Undo),
+        match row {
+            Some(row) => {
+                self.row_touched.set(true);
+                row.apply()
+            }
             None => Ok(()),
         }
     }
@@ -118,7 +127,9 @@ impl Fork<'_> {
     /// Takes a fork that failed out of the store again.
     fn withdraw(&self, record: &Record, why: Refusal) -> Refusal {
         let put_back = || -> Result<()> {
-            if let Some(change) = &record.row {
+            if self.row_touched.get()
+                && let Some(change) = &record.row
+            {
                 row::roll_back(self.store, change, Way::Undo)?;
             }
             if let Some(change) = &record.entry {

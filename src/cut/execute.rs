@@ -51,6 +51,9 @@ pub(super) fn undo(
     let resolved = ground.resolve(&store, &hands, &plan)?;
     let entry = entry::resolve(agent, &store, &plan)?;
 
+    let row = row::of(&plan);
+    let held = row.as_ref().map(|change| row::Held::take(&store, change, Way::Undo)).transpose()?;
+
     let number = locked.next_number()?;
     let before = seen.turns.len() as u32;
     let changes: Vec<_> = resolved.iter().map(|resolved| resolved.change.clone()).collect();
@@ -67,7 +70,7 @@ pub(super) fn undo(
         new_dir: None,
         new_files: Vec::new(),
         entry,
-        row: row::of(&plan),
+        row: row.clone(),
         locks: StoreLock::of(&plan.locks),
     };
     let back_up = || -> Result<Tree> {
@@ -89,7 +92,7 @@ pub(super) fn undo(
     };
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
-    let _store_locks = cut.run(hands, || {
+    let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
         let rebuilt = is_rebuilt(&plan);
         let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false, rebuilt };
@@ -142,11 +145,11 @@ pub(super) fn redo(
     {
         return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
     }
-    if let Some(change) = &undo.row
-        && !row::is_applied(&store, change, Way::Undo)?
-    {
-        return Err(Refusal::MovedOn { what: format!("the row in {}", change.db.display()), number });
-    }
+    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Way::Redo)).transpose();
+    let held = held.map_err(|refusal| match refusal {
+        Refusal::Changed { what } => Refusal::MovedOn { what, number },
+        other => other,
+    })?;
     for left in &undo.leaves {
         let scan = super::scan::scan_file(&store, &hands, &left.file, &[])?;
         if scan.map(|scan| (scan.len, scan.hash)) != left.len.map(|len| (len, left.hash)) {
@@ -157,7 +160,7 @@ pub(super) fn redo(
     locked.write_journal(&record)?;
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
-    let _store_locks = cut.run(hands, || {
+    let _store_locks = cut.run(hands, held, || {
         let expected = Expected { turns: &turns, count: undo.turns_before, same_ends: true, rebuilt: false };
         cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
     })?;
@@ -189,7 +192,8 @@ pub(super) fn fork(
     let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
     let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
     let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
-        let fork = super::beside::Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan };
+        let row_touched = false.into();
+        let fork = super::beside::Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, row_touched };
         return fork.run(&hands, &mut ground);
     };
     if store.stat(dir)?.is_some() {
@@ -310,22 +314,29 @@ struct Cut<'a> {
 impl Cut<'_> {
     /// Applies the changes under `hands`, lets go of these, and asks `verify`; rolls back on any error.
     /// The hands that come back still hold the store's own lock files.
-    fn run(&self, mut hands: Hands, verify: impl FnOnce() -> Result<()>) -> Result<Hands> {
-        let apply = || -> Result<()> {
+    fn run(
+        &self,
+        mut hands: Hands,
+        mut row: Option<row::Held<'_>>,
+        verify: impl FnOnce() -> Result<()>,
+    ) -> Result<Hands> {
+        let mut apply = || -> Result<()> {
             // Before the files: a crash in between only moves what the entry says of them.
             if let Some(entry) = &self.record.entry {
                 entry::apply(self.agent, self.store, entry, self.way)?;
             }
             // A row points to files: it comes after those that it shall point to, and before those that go.
-            if let (Some(change), Way::Redo) = (&self.record.row, self.way) {
-                row::apply(self.store, change, self.way)?;
+            if self.way == Way::Redo
+                && let Some(row) = row.take()
+            {
+                row.apply()?;
             }
             let site = Site { store: self.store, hands: &hands, backup: self.backup };
             for (index, change) in self.in_order() {
                 site.apply(index, change, self.way)?;
             }
-            if let (Some(change), Way::Undo) = (&self.record.row, self.way) {
-                row::apply(self.store, change, self.way)?;
+            if let Some(row) = row.take() {
+                row.apply()?;
             }
             for change in &self.record.changes {
                 if !site.is_applied(change, self.way)? {
@@ -335,6 +346,7 @@ impl Cut<'_> {
             Ok(())
         };
         if let Err(refusal) = apply() {
+            drop(row);
             return Err(self.roll_back(&hands, refusal));
         }
         // Reading the session as any session is read opens its files, which would wait for our leases.

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use rusqlite::types::{Value, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use rustix::io::Errno;
 
 use super::disk::Tree;
@@ -31,39 +31,53 @@ fn from(change: &RowChange, way: Way) -> Option<&Row> {
     }
 }
 
-/// Whether the row is what the change makes of it.
-///
-/// # Errors
-/// What prevents reading it.
-pub(super) fn is_applied(store: &Tree, change: &RowChange, way: Way) -> Result<bool> {
-    let Some(db) = open(store, &change.db)? else { return Ok(false) };
-    let now = read(&db, change).map_err(|error| refused(store, change, error))?;
-    Ok(now.as_ref() == from(change, way.back()))
+/// The right to write the row: SQLite's lock for writing, taken before anything else of a cut is done, so
+/// that a database that another program has refuses the cut while nothing has happened. Dropping it lets go.
+pub(super) struct Held<'a> {
+    db: Connection,
+    store: &'a Tree,
+    change: &'a RowChange,
+    way: Way,
 }
 
-/// Makes the change, durable when this returns.
-///
-/// # Errors
-/// [`Refusal::Changed`] if the row is no longer what it was; [`Refusal::StoreLocked`] if another program
-/// has the database for too long. Nothing was done then.
-pub(super) fn apply(store: &Tree, change: &RowChange, way: Way) -> Result<()> {
-    let changed = || Refusal::Changed { what: format!("the row of the session in {}", change.db.display()) };
-    let mut db = open(store, &change.db)?.ok_or_else(changed)?;
-    let cannot = |error| refused(store, change, error);
-    let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(cannot)?;
-    let (old, new) = (from(change, way), from(change, way.back()));
-    if read(&transaction, change).map_err(cannot)?.as_ref() != old {
-        return Err(changed());
+impl<'a> Held<'a> {
+    /// Takes the lock and looks at the row.
+    ///
+    /// # Errors
+    /// [`Refusal::Changed`] if the row is no longer what it was; [`Refusal::StoreLocked`] if another program
+    /// has the database for too long.
+    pub fn take(store: &'a Tree, change: &'a RowChange, way: Way) -> Result<Held<'a>> {
+        let what = || format!("the row of the session in {}", change.db.display());
+        let db = open(store, &change.db)?.ok_or_else(|| Refusal::Changed { what: what() })?;
+        let held = Held { db, store, change, way };
+        held.db.execute_batch("BEGIN IMMEDIATE").map_err(|error| held.refused(error))?;
+        if read(&held.db, change).map_err(|error| held.refused(error))?.as_ref() != from(change, way) {
+            return Err(Refusal::Changed { what: what() });
+        }
+        Ok(held)
     }
-    write(&transaction, change, old, new).map_err(cannot)?;
-    // Triggers of the store may have had their own idea.
-    if read(&transaction, change).map_err(cannot)?.as_ref() != new {
-        return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
+
+    /// Makes the change, durable when this returns.
+    ///
+    /// # Errors
+    /// What prevents that; nothing was done then.
+    pub fn apply(self) -> Result<()> {
+        let Held { change, way, .. } = self;
+        let (old, new) = (from(change, way), from(change, way.back()));
+        write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
+        // Triggers of the store may have had their own idea.
+        if read(&self.db, change).map_err(|error| self.refused(error))?.as_ref() != new {
+            return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
+        }
+        if let Verdict::Fail(error) = fault::point("row") {
+            return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
+        }
+        self.db.execute_batch("COMMIT").map_err(|error| self.refused(error))
     }
-    if let Verdict::Fail(error) = fault::point("row") {
-        return Err(Refusal::io("writing", &store.path().join(&change.db), error));
+
+    fn refused(&self, error: rusqlite::Error) -> Refusal {
+        refused(self.store, self.change, error)
     }
-    transaction.commit().map_err(cannot)
 }
 
 /// Takes the change back if it was made. A sentence if there was something to tell.
@@ -78,7 +92,7 @@ pub(super) fn roll_back(store: &Tree, change: &RowChange, way: Way) -> Result<Op
         return Ok(None);
     }
     if now.as_ref() == from(change, way.back()) {
-        apply(store, change, way.back())?;
+        Held::take(store, change, way.back())?.apply()?;
         return Ok(None);
     }
     let db = change.db.display();

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::items::Reader;
 use super::layout::Rollout;
@@ -19,8 +19,6 @@ const LONGEST: usize = 1 << 20;
 /// Longest first line; the client's instructions and the project's are in it.
 const LONGEST_FIRST: usize = 64 << 20;
 const CHUNK: usize = 64 * 1024;
-/// A file read sooner after its last change than this may change again without its times telling.
-const RACY: SignedDuration = SignedDuration::from_millis(2100);
 
 /// What the head of a file says.
 #[derive(Debug)]
@@ -66,9 +64,7 @@ impl Heads {
         {
             return Ok(known.head.clone());
         }
-        let now = Timestamp::now();
-        let newest = stat.modified().max(stat.changed());
-        let young = now.duration_since(newest) < RACY;
+        let young = !stat.vouches(Timestamp::now());
         let head = Arc::new(read(store, &rollout.file)?);
         self.reads += 1;
         self.known.insert(rollout.file.clone(), Known { stat: *stat, young, head: head.clone() });

@@ -109,7 +109,8 @@ impl Pass {
         match &record {
             Some(_) => self.inspector.record(line),
             None => {
-                let json = serde_json::from_slice::<serde::de::IgnoredAny>(line.bytes).is_ok();
+                let json = simdutf8::basic::from_utf8(line.bytes)
+                    .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
                 self.inspector.no_record(line, json.then_some("the line is not a record of a rollout"));
             }
         }

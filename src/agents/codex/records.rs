@@ -59,7 +59,8 @@ pub struct Meta {
     pub source: Option<serde_json::Value>,
     #[serde(default)]
     pub agent_nickname: Option<String>,
-    #[serde(default)]
+    /// `null` is a value here, and not a known one.
+    #[serde(default, deserialize_with = "present")]
     pub history_mode: Option<serde_json::Value>,
     #[serde(default)]
     pub history_base: Option<HistoryBase>,
@@ -93,7 +94,6 @@ impl Meta {
                 "paginated" => Mode::Paginated,
                 _ => Mode::Unknown(mode.clone()),
             },
-            // `null` is not a mode that the client writes either.
             Some(other) => Mode::Unknown(other.to_string()),
         }
     }
@@ -313,6 +313,10 @@ pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
 fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'a>>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str(raw.get()).unwrap_or_default())
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(deserializer).map(Some)
 }
 
 /// The last name that the client gave to each thread (`session_index.jsonl`); a bad line names nothing.
