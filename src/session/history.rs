@@ -42,6 +42,13 @@ impl fmt::Display for State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileHash(pub u128);
 
+impl FileHash {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> FileHash {
+        FileHash(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+}
+
 impl fmt::Display for FileHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

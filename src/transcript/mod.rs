@@ -1,17 +1,59 @@
-//! Bytes to records: line splitting on 0x0A, validation, byte offsets, damage classes.
+//! Bytes to records: opening store files safely, splitting on 0x0A, byte offsets, hashes, damage classes.
+//!
+//! Shared by the agents' folders and by everybody who reads store bytes. Nothing here knows a format:
+//! what a record is, an agent's folder says.
+
+mod damaged;
+mod open;
+mod scan;
+
+pub use damaged::{Format, Inspector};
+pub use open::{Entry, EntryKind, Stat, StoreDir};
+pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
+
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::io::Errno;
 
 use crate::session::{FileHash, Refusal, Result};
 
-/// Reads `range` of a store's file.
+/// Reads `range` (bytes) of a store's file; `file` is relative to the store's root.
+///
+/// # Errors
+/// [`Refusal::Changed`] when the file is gone or ends before the range does; and what prevents reading.
 pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>> {
-    let _ = (root, file, range);
-    Err(Refusal::Internal { what: "not built yet".into() })
+    let changed = || Refusal::Changed { what: file.display().to_string() };
+    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
+    let opened = opened.ok_or_else(changed)?;
+    let path = root.join(file);
+    let metadata = opened.metadata().map_err(|error| Refusal::io("cannot look at", &path, error))?;
+    if range.end < range.start || metadata.len() < range.end {
+        return Err(changed());
+    }
+    let Ok(len) = usize::try_from(range.end - range.start) else {
+        return Err(Refusal::Io { action: "cannot hold a turn of", path, errno: Errno::FBIG });
+    };
+    let mut bytes = vec![0; len];
+    match opened.read_exact_at(&mut bytes, range.start) {
+        Ok(()) => Ok(bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed()),
+        Err(error) => Err(Refusal::io("cannot read", &path, error)),
+    }
 }
 
-/// Length and hash of a store's file as it is now; no length if it is not there.
+/// Length and hash of a store's file as it is now; no length, and the hash of no bytes, if it is not there.
+///
+/// # Errors
+/// What prevents reading.
 pub fn hash(root: &Path, file: &Path) -> Result<(Option<u64>, FileHash)> {
-    let _ = (root, file);
-    Err(Refusal::Internal { what: "not built yet".into() })
+    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
+    match opened {
+        Some(opened) => {
+            let scanned = hash_of(&opened, &root.join(file))?;
+            Ok((Some(scanned.len), scanned.hash))
+        }
+        None => Ok((None, FileHash::of(b""))),
+    }
 }

@@ -1,8 +1,8 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
 
-mod align;
-mod records;
-mod turns;
+pub mod align;
+pub mod records;
+pub mod turns;
 
 use super::{Agent, Discovery, Environment};
 use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};

@@ -3,6 +3,7 @@
 //! Texts are reduced to [`TextKey`]s, so that a session of any size can be aligned in bounded memory.
 
 use jiff::Timestamp;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// A text, comparable without being kept: a hash of the whole and its first characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -16,6 +17,49 @@ pub struct TextKey {
 impl TextKey {
     /// Longer than every prefix that the client writes (`kimi-cli.md`, section 2.1).
     pub const HEAD_CHARS: usize = 160;
+
+    /// The key of a whole text.
+    pub fn of(text: &str) -> TextKey {
+        let head = match text.char_indices().nth(TextKey::HEAD_CHARS) {
+            Some((end, _)) => &text[..end],
+            None => text,
+        };
+        TextKey { hash: xxh3_128(text.as_bytes()), head: head.to_owned() }
+    }
+
+    /// The key of a content given as parts: the texts of its text parts, in order (bare strings in the
+    /// list count as text parts, all others are left out), joined by one space. So a list with one text
+    /// part and the same text as a plain string are equal; the client writes now one, now the other.
+    pub fn from_parts<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextKey {
+        let texts: Vec<&str> = texts.into_iter().collect();
+        match texts.as_slice() {
+            [one] => TextKey::of(one),
+            several => TextKey::of(&several.join(" ")),
+        }
+    }
+
+    /// Whether the text begins with a prefix that the client writes (at most `HEAD_CHARS` characters).
+    pub fn starts_with(&self, prefix: &str) -> bool {
+        self.head.starts_with(prefix)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.head.is_empty()
+    }
+}
+
+/// The name of the slash command that a user text calls: `/name` or `/a:b` at the start of the stripped
+/// text, followed by a blank or the end. Letters, digits, `_` and `-` make a name; so `/etc/hosts is odd`
+/// calls nothing.
+pub fn slash_command(text: &str) -> Option<&str> {
+    // The client strips as Python does, which also takes the four separators U+001C..U+001F for blanks.
+    let blank = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
+    let rest = text.trim_matches(blank).strip_prefix('/')?;
+    let name = &rest[..rest.find(blank).unwrap_or(rest.len())];
+    let is_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+    };
+    name.split(':').all(is_name).then_some(name)
 }
 
 /// A line of wire.jsonl.
@@ -112,4 +156,47 @@ pub struct ContextFile {
     /// File name in the session's directory.
     pub name: String,
     pub lines: Vec<ContextLine>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_slash_command_is_a_name_at_the_start_followed_by_a_blank_or_the_end() {
+        let cases = [
+            ("/clear", Some("clear")),
+            ("  /compact now \n", Some("compact")),
+            ("/skill:greet bob", Some("skill:greet")),
+            ("/flow:a:b", Some("flow:a:b")),
+            ("/add-dir\t/x", Some("add-dir")),
+            ("/", None),
+            ("/ clear", None),
+            ("/etc/hosts is odd", None),
+            ("/skill: x", None),
+            ("/clear!", None),
+            ("say /clear", None),
+            ("", None),
+        ];
+        for (text, command) in cases {
+            assert_eq!(slash_command(text), command, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn one_text_part_and_a_plain_string_are_the_same_text() {
+        assert_eq!(TextKey::from_parts(["turn one"]), TextKey::of("turn one"));
+        assert_eq!(TextKey::from_parts(["a", "b"]), TextKey::of("a b"));
+        assert_eq!(TextKey::from_parts([]), TextKey::of(""));
+    }
+
+    #[test]
+    fn long_texts_that_differ_only_at_their_end_have_different_keys() {
+        let long = "é".repeat(TextKey::HEAD_CHARS);
+        let (a, b) = (TextKey::of(&format!("{long}a")), TextKey::of(&format!("{long}b")));
+        assert_eq!(a.head, b.head);
+        assert_ne!(a, b);
+    }
 }

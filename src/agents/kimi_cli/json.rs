@@ -1,0 +1,286 @@
+//! JSON as the records hold it: strings that are unescaped only when somebody wants to see them, and
+//! message contents.
+//!
+//! serde_json refuses a lone surrogate escape in a string, Python writes them; the record is valid all the
+//! same. So strings stay raw while a record is read (which proves that they are well formed) and are
+//! unescaped here, where a lone surrogate becomes U+FFFD.
+
+use std::borrow::Cow;
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde_json::value::RawValue;
+
+/// A JSON string as it stands in a record, without its quotes, not unescaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JsonStr<'a>(&'a str);
+
+impl<'a> JsonStr<'a> {
+    /// The raw value, if it is a string.
+    pub fn of(raw: &'a RawValue) -> Option<JsonStr<'a>> {
+        raw.get().strip_prefix('"')?.strip_suffix('"').map(JsonStr)
+    }
+
+    /// The text.
+    pub fn text(self) -> Cow<'a, str> {
+        let raw = self.0;
+        let Some(first) = memchr::memchr(b'\\', raw.as_bytes()) else { return Cow::Borrowed(raw) };
+        let mut text = String::with_capacity(raw.len());
+        let mut rest = raw;
+        let mut next = Some(first);
+        while let Some(at) = next {
+            text.push_str(&rest[..at]);
+            rest = unescape(&rest[at + 1..], &mut text);
+            next = memchr::memchr(b'\\', rest.as_bytes());
+        }
+        text.push_str(rest);
+        Cow::Owned(text)
+    }
+
+    /// The text, if telling it costs nothing: names of types and roles.
+    pub fn plain(self) -> &'a str {
+        self.0
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for JsonStr<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&'a RawValue>::deserialize(deserializer)?;
+        JsonStr::of(raw).ok_or_else(|| D::Error::custom("a string is expected"))
+    }
+}
+
+/// Adds what the escape at the start of `rest` (behind its backslash) stands for, and returns what follows
+/// it. The record's parser has proved that it is well formed.
+fn unescape<'a>(rest: &'a str, text: &mut String) -> &'a str {
+    let mut chars = rest.chars();
+    let plain = match chars.next() {
+        Some('n') => '\n',
+        Some('t') => '\t',
+        Some('r') => '\r',
+        Some('b') => '\u{8}',
+        Some('f') => '\u{c}',
+        Some('u') => return unescape_unicode(chars.as_str(), text),
+        Some(other) => other,
+        None => return "",
+    };
+    text.push(plain);
+    chars.as_str()
+}
+
+fn unescape_unicode<'a>(rest: &'a str, text: &mut String) -> &'a str {
+    let Some((unit, rest)) = hex4(rest) else { return rest };
+    if (0xD800..0xDC00).contains(&unit)
+        && let Some((low, behind)) = rest.strip_prefix("\\u").and_then(hex4)
+        && (0xDC00..0xE000).contains(&low)
+    {
+        let scalar = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
+        text.push(char::from_u32(scalar).unwrap_or(char::REPLACEMENT_CHARACTER));
+        return behind;
+    }
+    text.push(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
+    rest
+}
+
+fn hex4(text: &str) -> Option<(u32, &str)> {
+    let (digits, rest) = text.split_at_checked(4)?;
+    Some((u32::from_str_radix(digits, 16).ok()?, rest))
+}
+
+/// The content of a message or a prompt: a string, or a list of parts. Source: kimi-cli.md, section 2.1.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Content<'a> {
+    Text(JsonStr<'a>),
+    Parts(&'a RawValue),
+    /// `null`, which the client takes for no content.
+    Nothing,
+}
+
+/// A part of a content.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part<'a> {
+    Text(JsonStr<'a>),
+    Thinking(JsonStr<'a>),
+    /// `kind`: image, audio, video.
+    Url {
+        kind: &'static str,
+        url: JsonStr<'a>,
+    },
+    /// `json` is empty where the part is a record's whole payload.
+    Unknown {
+        kind: JsonStr<'a>,
+        json: &'a str,
+    },
+}
+
+impl<'a> Content<'a> {
+    /// `None` if it is none of what the client writes.
+    pub fn of(raw: &'a RawValue) -> Option<Content<'a>> {
+        match raw.get().as_bytes().first()? {
+            b'"' => JsonStr::of(raw).map(Content::Text),
+            b'[' => Some(Content::Parts(raw)),
+            b'n' => Some(Content::Nothing),
+            _ => None,
+        }
+    }
+
+    /// The parts, in order.
+    pub fn parts(self) -> Vec<Part<'a>> {
+        match self {
+            Content::Text(text) => vec![Part::Text(text)],
+            Content::Nothing => Vec::new(),
+            Content::Parts(list) => {
+                let parts: Vec<&RawValue> = serde_json::from_str(list.get()).unwrap_or_default();
+                parts.into_iter().map(Part::of).collect()
+            }
+        }
+    }
+
+    /// The text as the client extracts it: texts of parts joined by one space, other parts ignored.
+    /// `None` if there is no text part.
+    pub fn text(self) -> Option<Cow<'a, str>> {
+        if let Content::Text(text) = self {
+            return Some(text.text());
+        }
+        let mut joined: Option<Cow<'a, str>> = None;
+        for part in self.parts() {
+            let Part::Text(text) = part else { continue };
+            match &mut joined {
+                Some(joined) => {
+                    let joined = joined.to_mut();
+                    joined.push(' ');
+                    joined.push_str(&text.text());
+                }
+                None => joined = Some(text.text()),
+            }
+        }
+        joined
+    }
+}
+
+impl<'a> Part<'a> {
+    /// A part as it stands in a list.
+    pub fn of(raw: &'a RawValue) -> Part<'a> {
+        if let Some(text) = JsonStr::of(raw) {
+            return Part::Text(text);
+        }
+        match serde_json::from_str(raw.get()) {
+            Ok(Part::Unknown { kind, .. }) => Part::Unknown { kind, json: raw.get() },
+            Ok(part) => part,
+            Err(_) => Part::Unknown { kind: JsonStr("part"), json: raw.get() },
+        }
+    }
+
+    /// What a URL part holds: media type and size in bytes of a `data:` URL; `None` for another URL.
+    pub fn blob(kind: &str, url: &str) -> Option<(String, u64)> {
+        let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
+        let (media_type, base64) = match head.strip_suffix(";base64") {
+            Some(media_type) => (media_type, true),
+            None => (head, false),
+        };
+        let media_type = if media_type.is_empty() { format!("{kind}/*") } else { media_type.to_owned() };
+        let len = data.len() as u64;
+        let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count() as u64;
+        Some((media_type, if base64 { (len - padding.min(len)) * 3 / 4 } else { len }))
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Url<'a> {
+    #[serde(borrow)]
+    url: JsonStr<'a>,
+}
+
+#[derive(serde::Deserialize)]
+struct PartFields<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: JsonStr<'a>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    think: Option<&'a RawValue>,
+    #[serde(borrow)]
+    image_url: Option<&'a RawValue>,
+    #[serde(borrow)]
+    audio_url: Option<&'a RawValue>,
+    #[serde(borrow)]
+    video_url: Option<&'a RawValue>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = PartFields::deserialize(deserializer)?;
+        let wants = |what| D::Error::custom(what);
+        let url = |kind, raw: Option<&'a RawValue>| {
+            let parsed = raw.map(|raw| serde_json::from_str::<Url<'a>>(raw.get()));
+            match parsed {
+                Some(Ok(Url { url })) => Ok(Part::Url { kind, url }),
+                _ => Err(wants("a url part without a url")),
+            }
+        };
+        match fields.kind.plain() {
+            "text" => fields.text.and_then(JsonStr::of).map(Part::Text).ok_or_else(|| wants("no text")),
+            "think" => {
+                fields.think.and_then(JsonStr::of).map(Part::Thinking).ok_or_else(|| wants("no thinking"))
+            }
+            "image_url" => url("image", fields.image_url),
+            "audio_url" => url("audio", fields.audio_url),
+            "video_url" => url("video", fields.video_url),
+            _ => Ok(Part::Unknown { kind: fields.kind, json: "" }),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn text(json: &str) -> String {
+        serde_json::from_str::<JsonStr<'_>>(json).unwrap().text().into_owned()
+    }
+
+    #[test]
+    fn strings_are_unescaped_and_lone_surrogates_become_replacement_characters() {
+        let cases = [
+            (r#""plain \u2028 é""#, "plain \u{2028} é"),
+            (r#""a\n\t\"\\\/\b\f\r""#, "a\n\t\"\\/\u{8}\u{c}\r"),
+            (r#""\ud83d\ude00!""#, "\u{1f600}!"),
+            (r#""\ud83d!""#, "\u{fffd}!"),
+            (r#""\ud83d\n""#, "\u{fffd}\n"),
+            (r#""\ud83d\ud83d\ude00""#, "\u{fffd}\u{1f600}"),
+            (r#""\ude00""#, "\u{fffd}"),
+            (r#""\ud83d""#, "\u{fffd}"),
+            (r#""""#, ""),
+        ];
+        for (json, expected) in cases {
+            assert_eq!(text(json), expected, "{json}");
+        }
+        assert!(serde_json::from_str::<JsonStr<'_>>("5").is_err());
+        assert!(serde_json::from_str::<JsonStr<'_>>(r#""\x""#).is_err());
+    }
+
+    #[test]
+    fn a_content_gives_its_text_as_the_client_extracts_it() {
+        let cases = [
+            (r#""one""#, Some("one")),
+            (r#"[]"#, None),
+            (r#"null"#, None),
+            (r#"[{"type":"text","text":"a"},{"type":"think","think":"x"},"b"]"#, Some("a b")),
+            (r#"[{"type":"image_url","image_url":{"url":"data:,x"}}]"#, None),
+        ];
+        for (json, expected) in cases {
+            let raw: &RawValue = serde_json::from_str(json).unwrap();
+            assert_eq!(Content::of(raw).unwrap().text().as_deref(), expected, "{json}");
+        }
+        let number: &RawValue = serde_json::from_str("5").unwrap();
+        assert!(Content::of(number).is_none());
+    }
+
+    #[test]
+    fn a_data_url_tells_type_and_decoded_size() {
+        assert_eq!(Part::blob("image", "data:image/png;base64,QUJD"), Some(("image/png".into(), 3)));
+        assert_eq!(Part::blob("image", "data:image/png;base64,QUI="), Some(("image/png".into(), 2)));
+        assert_eq!(Part::blob("audio", "data:,abcd"), Some(("audio/*".into(), 4)));
+        assert_eq!(Part::blob("image", "https://example.com/x.png"), None);
+    }
+}

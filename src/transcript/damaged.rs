@@ -1,0 +1,300 @@
+//! What is wrong with a line that is no record: the classes of damage, told from the bytes alone.
+//!
+//! Classes say what most probably happened (a kill during an append, two appends without a newline
+//! between them, a power loss), so that the user can mend it. Nothing here mends anything.
+
+use serde::de::IgnoredAny;
+
+use super::Line;
+use crate::session::{Damage, DamageClass};
+
+/// Damages kept for one file; a file that is no transcript at all would have millions.
+const KEPT: usize = 1000;
+/// Longest record over several physical lines that is put together to tell `split-record`.
+const JOIN_BYTES: usize = 16 << 20;
+const JOIN_LINES: usize = 64;
+/// Places at which a second record is looked for in a line.
+const SECOND_RECORDS: usize = 4096;
+
+/// What the inspector has to know of a store's format.
+#[derive(Clone, Copy)]
+pub struct Format {
+    /// Whether these bytes are exactly one record.
+    pub is_record: fn(&[u8]) -> bool,
+    /// What the agent itself does with a line of this class, as the end of a sentence.
+    pub agent: fn(DamageClass) -> &'static str,
+}
+
+/// Collects the damage of one file while its lines pass by.
+pub struct Inspector {
+    file: String,
+    format: Format,
+    found: Vec<Damage>,
+    /// Bad lines that may turn out to be one record with raw newlines in it: their damages, and their
+    /// text with the newlines escaped.
+    split: Option<(Vec<Damage>, Vec<u8>)>,
+    first: Option<u64>,
+}
+
+impl Inspector {
+    /// `file` is the name that the damages carry.
+    pub fn new(file: impl Into<String>, format: Format) -> Inspector {
+        Inspector { file: file.into(), format, found: Vec::new(), split: None, first: None }
+    }
+
+    /// The line is a record.
+    pub fn record(&mut self, line: &Line<'_>) {
+        if self.split.is_some() {
+            self.give_up_joining();
+        }
+        if !line.terminated {
+            let what = "the last record has no newline; the next append would be glued to it";
+            self.push(line.number, line.start, DamageClass::NoFinalNewline, what.into());
+        }
+    }
+
+    /// The line is not a record: `what` says why, if it is JSON.
+    pub fn no_record(&mut self, line: &Line<'_>, what: Option<&str>) {
+        if line.is_blank() && line.terminated {
+            return;
+        }
+        if !line.terminated {
+            self.give_up_joining();
+            let (class, message) = tail(line);
+            self.push(line.number, line.start, class, message);
+            return;
+        }
+        let class = match what {
+            Some(_) => self.class_of_json(line),
+            None => self.class(line),
+        };
+        let says = match (class, what) {
+            (DamageClass::BadRecord, Some(what)) => what,
+            _ => describe(class),
+        };
+        let damage = self.damage(line.number, line.start, class, says.to_owned());
+        self.collect(line, damage);
+    }
+
+    /// Where the first damage starts that is not a torn tail: line, if there is one.
+    pub fn first_line(&self) -> Option<u64> {
+        self.first
+    }
+
+    /// All damages, in the order of the lines.
+    pub fn finish(mut self) -> Vec<Damage> {
+        self.give_up_joining();
+        self.found
+    }
+
+    fn push(&mut self, line: u64, byte: u64, class: DamageClass, message: String) {
+        let damage = self.damage(line, byte, class, message);
+        self.keep(damage);
+    }
+
+    fn keep(&mut self, damage: Damage) {
+        if self.found.len() < KEPT {
+            self.found.push(damage);
+        }
+    }
+
+    fn damage(&mut self, line: u64, byte: u64, class: DamageClass, mut message: String) -> Damage {
+        if !class.is_torn() {
+            self.first.get_or_insert(line);
+        }
+        let agent = (self.format.agent)(class);
+        if !agent.is_empty() {
+            message.push_str("; ");
+            message.push_str(agent);
+        }
+        Damage { file: self.file.clone(), line, byte, class, message }
+    }
+
+    /// Adds a bad line, alone or as part of a record that is split over lines.
+    fn collect(&mut self, line: &Line<'_>, damage: Damage) {
+        if let Some((mut damages, mut text)) = self.split.take() {
+            text.extend_from_slice(b"\\n");
+            text.extend_from_slice(line.bytes);
+            damages.push(damage);
+            if (self.format.is_record)(&text) {
+                let range = format!("one record over the lines {} to {}", damages[0].line, line.number);
+                let (first, byte) = (damages[0].line, damages[0].byte);
+                let what = format!("{range}: a newline inside a string is not escaped");
+                self.push(first, byte, DamageClass::SplitRecord, what);
+            } else if damages.len() < JOIN_LINES && text.len() < JOIN_BYTES && ends_in_string(&text) {
+                self.split = Some((damages, text));
+            } else {
+                damages.into_iter().for_each(|damage| self.keep(damage));
+            }
+            return;
+        }
+        let open = damage.class == DamageClass::BadLine
+            && line.bytes.len() < JOIN_BYTES
+            && line.bytes.first() == Some(&b'{')
+            && ends_in_string(line.bytes);
+        if open {
+            self.split = Some((vec![damage], line.bytes.to_vec()));
+        } else {
+            self.keep(damage);
+        }
+    }
+
+    fn give_up_joining(&mut self) {
+        if let Some((damages, _)) = self.split.take() {
+            damages.into_iter().for_each(|damage| self.keep(damage));
+        }
+    }
+
+    fn class_of_json(&self, line: &Line<'_>) -> DamageClass {
+        match line.bytes.trim_ascii_start().first() {
+            Some(b'[') if line.number == 1 => DamageClass::ArrayForm,
+            _ => DamageClass::BadRecord,
+        }
+    }
+
+    fn class(&self, line: &Line<'_>) -> DamageClass {
+        let bytes = line.bytes;
+        if line.nuls > 0 || memchr::memchr(0, bytes).is_some() {
+            return DamageClass::NulRun;
+        }
+        if bytes.starts_with(b"\xEF\xBB\xBF") {
+            return DamageClass::Bom;
+        }
+        if simdutf8::basic::from_utf8(bytes).is_err() {
+            return DamageClass::InvalidUtf8;
+        }
+        if line.number == 1 && bytes.trim_ascii_start().first() == Some(&b'[') {
+            return DamageClass::ArrayForm;
+        }
+        self.second_record(bytes).unwrap_or(DamageClass::BadLine)
+    }
+
+    /// Tells two appends on one line: both complete, or the first one cut.
+    fn second_record(&self, bytes: &[u8]) -> Option<DamageClass> {
+        let starts = memchr::memmem::find_iter(bytes, b"{\"").filter(|at| *at > 0).take(SECOND_RECORDS);
+        for at in starts {
+            let (before, rest) = bytes.split_at(at);
+            if (self.format.is_record)(rest) {
+                let complete = (self.format.is_record)(before);
+                return Some(if complete { DamageClass::MissingNewline } else { DamageClass::GluedCut });
+            }
+            // Three or more appends on one line: what follows the first complete one decides.
+            if (self.format.is_record)(before) && self.second_record(rest).is_some() {
+                return Some(DamageClass::MissingNewline);
+            }
+        }
+        None
+    }
+}
+
+/// The class and the sentence for a last line without a newline that is no record.
+fn tail(line: &Line<'_>) -> (DamageClass, String) {
+    if line.nuls > 0 || line.bytes.last() == Some(&0) {
+        let len = line.end - line.start;
+        (DamageClass::NulTail, format!("{len} bytes at the end, filled with NUL as after a power loss"))
+    } else {
+        let len = line.bytes.len();
+        (
+            DamageClass::TornTail,
+            format!("the last {len} bytes are the beginning of a record: a crash or an append in progress"),
+        )
+    }
+}
+
+fn describe(class: DamageClass) -> &'static str {
+    match class {
+        DamageClass::GluedCut => "a record that was cut off, directly followed by another one on the same line",
+        DamageClass::MissingNewline => {
+            "two records on one line; putting the newline between them by hand mends it"
+        }
+        DamageClass::NulRun => "NUL bytes in the line, as after a power loss",
+        DamageClass::InvalidUtf8 => "the line is not valid UTF-8",
+        DamageClass::Bom => "the line begins with a byte order mark",
+        DamageClass::ArrayForm => "the file is one array, not one record per line",
+        _ => "the line is not valid JSON",
+    }
+}
+
+/// Whether JSON text stops inside a string.
+fn ends_in_string(bytes: &[u8]) -> bool {
+    let Ok(text) = simdutf8::basic::from_utf8(bytes) else { return false };
+    match serde_json::from_str::<IgnoredAny>(text) {
+        // The text could go on; if a quote is what it needs next, it stops inside a string.
+        Err(error) if error.is_eof() => {
+            let mut closed = text.to_owned();
+            closed.push('"');
+            !matches!(serde_json::from_str::<IgnoredAny>(&closed), Err(error) if !error.is_eof())
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scan_bytes;
+    use super::*;
+
+    fn is_record(bytes: &[u8]) -> bool {
+        let text = simdutf8::basic::from_utf8(bytes).unwrap_or("");
+        text.starts_with("{\"t\"") && serde_json::from_str::<IgnoredAny>(text).is_ok()
+    }
+
+    fn damages(content: &[u8]) -> Vec<(u64, u64, DamageClass)> {
+        let format = Format { is_record, agent: |_| "the agent skips it" };
+        let mut inspector = Inspector::new("f", format);
+        scan_bytes(content, 1, 0, |line| {
+            if is_record(line.bytes) {
+                inspector.record(&line);
+            } else {
+                let json = serde_json::from_slice::<IgnoredAny>(line.bytes).is_ok();
+                inspector.no_record(&line, json.then_some("not a record of this store"));
+            }
+        });
+        inspector.finish().into_iter().map(|damage| (damage.line, damage.byte, damage.class)).collect()
+    }
+
+    #[test]
+    fn every_class_is_told_from_the_bytes() {
+        use DamageClass::*;
+        let cases: &[(&[u8], &[(u64, u64, DamageClass)])] = &[
+            (b"{\"t\":1}\n{\"t\":2}\n", &[]),
+            (b"{\"t\":1}\n\n  \r\n{\"t\":2}\r\n", &[]),
+            (b"{\"t\":1}\n{\"t\":\"ha\n{\"t\":2}\n", &[(2, 8, BadLine)]),
+            (b"{\"t\":1}\n{\"x\":2}\n", &[(2, 8, BadRecord)]),
+            (b"{\"t\":1}\n{\"t\":{\"t\":2}\n", &[(2, 8, GluedCut)]),
+            (b"{\"t\":\"cut in a st{\"t\":2}\n", &[(1, 0, GluedCut)]),
+            (b"{\"t\":1}{\"t\":2}\n", &[(1, 0, MissingNewline)]),
+            (b"{\"t\":1}{\"t\":2}{\"t\":3}\n", &[(1, 0, MissingNewline)]),
+            (b"{\"t\":{\"x\":{\"y\":1}\n", &[(1, 0, BadLine)]),
+            (b"{\"t\":1}\n\0\0\0\n{\"t\":2}\n", &[(2, 8, NulRun)]),
+            (b"{\"t\":\"\xff\"}\n", &[(1, 0, InvalidUtf8)]),
+            (b"\xEF\xBB\xBF{\"t\":1}\n", &[(1, 0, Bom)]),
+            (b"[{\"t\":1},{\"t\":2}]\n", &[(1, 0, ArrayForm)]),
+            (b"{\"t\":\"a\nb\n1\nc\"}\n{\"t\":2}\n", &[(1, 0, SplitRecord)]),
+            (b"{\"t\":\"a\nb\n{\"t\":2}\n", &[(1, 0, BadLine), (2, 8, BadLine)]),
+            (b"{\"t\":1}\n{\"t\":\"half", &[(2, 8, TornTail)]),
+            (b"{\"t\":1}\n\0\0\0", &[(2, 8, NulTail)]),
+            (b"{\"t\":1}\n{\"t\":2}", &[(2, 8, NoFinalNewline)]),
+        ];
+        for (content, expected) in cases {
+            assert_eq!(damages(content), *expected, "{}", String::from_utf8_lossy(content));
+        }
+    }
+
+    #[test]
+    fn a_split_record_names_its_range_and_what_the_agent_does() {
+        let format = Format { is_record, agent: |_| "the agent skips it" };
+        let mut inspector = Inspector::new("f", format);
+        scan_bytes(b"{\"t\":\"a\nb\nc\"}\n", 1, 0, |line| inspector.no_record(&line, None));
+        let found = inspector.finish();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].message.contains("lines 1 to 3"), "{}", found[0].message);
+        assert!(found[0].message.ends_with("the agent skips it"), "{}", found[0].message);
+    }
+
+    #[test]
+    fn a_file_of_garbage_is_not_kept_in_memory() {
+        let content = b"garbage\n".repeat(5 * KEPT);
+        assert_eq!(damages(&content).len(), KEPT);
+    }
+}

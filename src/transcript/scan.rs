@@ -1,0 +1,287 @@
+//! One pass over a file, front to back: lines, byte offsets, length, hash.
+//!
+//! Memory is one chunk plus the longest line; a run of NUL bytes, as power losses leave them by the
+//! gigabyte, is counted and not kept.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::Advice;
+use rustix::io::Errno;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Stat;
+use crate::session::{FileHash, Refusal, Result};
+
+/// Bytes read at once: fits a core's second-level cache, so that hashing, splitting and parsing find the
+/// bytes there.
+const CHUNK: usize = 256 * 1024;
+
+/// A physical line.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// From 1.
+    pub number: u64,
+    /// Byte offset of its first byte.
+    pub start: u64,
+    /// Byte offset behind its newline, or of the end of the file.
+    pub end: u64,
+    /// NUL bytes at its start that are not in `bytes`.
+    pub nuls: u64,
+    /// The line without its newline.
+    pub bytes: &'a [u8],
+    /// Whether it ends with a newline.
+    pub terminated: bool,
+}
+
+impl Line<'_> {
+    /// Nothing but blanks, as every known client skips it.
+    pub fn is_blank(&self) -> bool {
+        self.nuls == 0 && self.bytes.iter().all(u8::is_ascii_whitespace)
+    }
+}
+
+/// What a pass over a file found out about the file itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanned {
+    /// Bytes that were read; the file's length when the pass began.
+    pub len: u64,
+    pub hash: FileHash,
+    /// Before the pass began.
+    pub stat: Stat,
+}
+
+/// Gives every line of `file` to `each`, in order. `start` makes the value that collects what is found; it
+/// is called again if the file changed while it was read and has to be read once more.
+///
+/// A file that still changes then, and not only grows, is refused with EAGAIN. Growth behind the length at
+/// the start is an append by its client and is left for the next look.
+///
+/// # Errors
+/// What prevents reading.
+pub fn scan<T>(
+    file: &File,
+    path: &Path,
+    start: impl Fn() -> T,
+    mut each: impl FnMut(&mut T, Line<'_>),
+) -> Result<(T, Scanned)> {
+    steady(file, path, |len| {
+        let mut found = start();
+        let hash = pass(file, len, &mut |line| each(&mut found, line))?;
+        Ok((found, hash))
+    })
+}
+
+/// Length and hash of `file`, read as by [`scan`].
+///
+/// # Errors
+/// What prevents reading.
+pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
+    let hash_only = |len| {
+        let mut hash = Xxh3::new();
+        let mut chunk = vec![0; CHUNK];
+        let mut at = 0;
+        while at < len {
+            let want = CHUNK.min(usize::try_from(len - at).unwrap_or(CHUNK));
+            let got = read(file, &mut chunk[..want], at)?;
+            hash.update(&chunk[..got]);
+            at += got as u64;
+        }
+        Ok(((), FileHash(hash.digest128())))
+    };
+    Ok(steady(file, path, hash_only)?.1)
+}
+
+/// Gives every line of `bytes` to `each`, numbered from `first_line`, with offsets from `first_byte`.
+pub fn scan_bytes(bytes: &[u8], first_line: u64, first_byte: u64, mut each: impl FnMut(Line<'_>)) {
+    let mut number = first_line;
+    let mut at = 0;
+    for newline in memchr::memchr_iter(b'\n', bytes) {
+        let (start, end) = (first_byte + at as u64, first_byte + newline as u64 + 1);
+        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..newline], terminated: true });
+        number += 1;
+        at = newline + 1;
+    }
+    if at < bytes.len() {
+        let (start, end) = (first_byte + at as u64, first_byte + bytes.len() as u64);
+        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..], terminated: false });
+    }
+}
+
+/// Repeats `once` if the file changed under it. Its argument is the length to read.
+fn steady<T>(
+    file: &File,
+    path: &Path,
+    mut once: impl FnMut(u64) -> std::io::Result<(T, FileHash)>,
+) -> Result<(T, Scanned)> {
+    let cannot = |error| Refusal::io("cannot read", path, error);
+    let mut again = true;
+    loop {
+        let before = Stat::of(file).map_err(cannot)?;
+        let result = once(before.len);
+        let after = Stat::of(file).map_err(cannot)?;
+        let steady = before == after;
+        let grew = after.len > before.len;
+        match result {
+            Ok((found, hash)) if steady || (grew && !again) => {
+                return Ok((found, Scanned { len: before.len, hash, stat: before }));
+            }
+            Err(error) if steady => return Err(cannot(error)),
+            _ if again => again = false,
+            _ => {
+                return Err(Refusal::Io {
+                    action: "cannot read (it changed while it was read)",
+                    path: path.to_owned(),
+                    errno: Errno::AGAIN,
+                });
+            }
+        }
+    }
+}
+
+fn pass(file: &File, len: u64, each: &mut dyn FnMut(Line<'_>)) -> std::io::Result<FileHash> {
+    // A hint only; where it is not known, nothing is lost.
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
+    let mut hash = Xxh3::new();
+    let mut buffer = vec![0; CHUNK];
+    // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`.
+    let mut held = 0;
+    let (mut at, mut line_start, mut nuls, mut number) = (0u64, 0u64, 0u64, 1u64);
+    while at < len {
+        if buffer.len() - held < CHUNK {
+            buffer.resize((buffer.len() * 2).max(held + CHUNK), 0);
+        }
+        let want = CHUNK.min(usize::try_from(len - at).unwrap_or(CHUNK));
+        let got = read(file, &mut buffer[held..held + want], at)?;
+        let filled = held + got;
+        hash.update(&buffer[held..filled]);
+        at += got as u64;
+        let mut from = 0;
+        for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
+            let newline = held + newline;
+            let bytes = &buffer[from..newline];
+            let end = line_start + nuls + bytes.len() as u64 + 1;
+            each(Line { number, start: line_start, end, nuls, bytes, terminated: true });
+            (line_start, nuls, from) = (end, 0, newline + 1);
+            number += 1;
+        }
+        let rest = &buffer[from..filled];
+        if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
+            nuls += rest.len() as u64;
+            held = 0;
+        } else {
+            if from > 0 {
+                buffer.copy_within(from..filled, 0);
+            }
+            held = filled - from;
+        }
+    }
+    if held > 0 || nuls > 0 {
+        let bytes = &buffer[..held];
+        each(Line { number, start: line_start, end: len, nuls, bytes, terminated: false });
+    }
+    Ok(FileHash(hash.digest128()))
+}
+
+/// At least one byte of `file` at `at`.
+fn read(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
+    loop {
+        match file.read_at(buffer, at) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    type Owned = (u64, u64, u64, u64, Vec<u8>, bool);
+
+    fn owned(line: Line<'_>) -> Owned {
+        (line.number, line.start, line.end, line.nuls, line.bytes.to_vec(), line.terminated)
+    }
+
+    fn lines(content: &[u8]) -> (Vec<Owned>, Scanned) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, content).unwrap();
+        let file = File::open(&path).unwrap();
+        scan(&file, &path, Vec::new, |all, line| all.push(owned(line))).unwrap()
+    }
+
+    #[test]
+    fn lines_of_any_length_are_found_with_their_offsets() {
+        let long = vec![b'x'; 3 * CHUNK + 17];
+        let mut content = b"one\n\n\r\n\xe2\x80\xa8two\n".to_vec();
+        content.extend_from_slice(&long);
+        content.extend_from_slice(b"\nlast without newline");
+        for filler in [0, 1, CHUNK - 20, CHUNK - 5, CHUNK] {
+            let mut content = content.clone();
+            content.splice(0..0, std::iter::repeat_n(b'a', filler).chain([b'\n']));
+            let (found, scanned) = lines(&content);
+            let mut expected = Vec::new();
+            scan_bytes(&content, 1, 0, |line| expected.push(owned(line)));
+            assert_eq!(found.len(), 7);
+            assert!(found == expected, "differs with {filler} bytes in front");
+            assert_eq!(scanned.len, content.len() as u64);
+            assert_eq!(scanned.hash, FileHash::of(&content));
+            for (_, start, end, _, bytes, terminated) in found {
+                let text = &content[start as usize..end as usize];
+                assert_eq!(text.strip_suffix(b"\n").unwrap_or(text), bytes);
+                assert_eq!(text.ends_with(b"\n"), terminated);
+            }
+        }
+    }
+
+    #[test]
+    fn a_huge_hole_is_counted_and_not_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"{}\n").unwrap();
+        file.set_len(64 << 20).unwrap();
+        let file = File::open(&path).unwrap();
+        let (found, _) = scan(&file, &path, Vec::new, |all, line| all.push(owned(line))).unwrap();
+        assert_eq!(found.len(), 2);
+        let (_, start, end, nuls, bytes, terminated) = &found[1];
+        assert_eq!((*start, *end, *nuls, bytes.len(), *terminated), (3, 64 << 20, (64 << 20) - 3, 0, false));
+    }
+
+    #[test]
+    fn a_file_that_changes_under_the_pass_is_read_once_more_and_then_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "a\nb\n").unwrap();
+        let file = File::open(&path).unwrap();
+        let passes = std::cell::Cell::new(0);
+        let count = || passes.set(passes.get() + 1);
+        let change = |_: &mut (), line: Line<'_>| {
+            if line.number == 2 {
+                std::fs::write(&path, "c\nd\n").unwrap();
+            }
+        };
+        let refused = scan(&file, &path, count, change).unwrap_err();
+        assert_eq!((refused.errno(), passes.get()), (Errno::AGAIN, 2));
+    }
+
+    #[test]
+    fn an_append_during_the_pass_is_left_for_the_next_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "a\n").unwrap();
+        let file = File::open(&path).unwrap();
+        let append = |lines: &mut u32, _: Line<'_>| {
+            *lines += 1;
+            File::options().append(true).open(&path).unwrap().write_all(b"more\n").unwrap();
+        };
+        let (lines, scanned) = scan(&file, &path, || 0, append).unwrap();
+        assert_eq!((lines, scanned.len), (2, 7));
+        assert_eq!(scanned.hash, FileHash::of(b"a\nmore\n"));
+    }
+}
