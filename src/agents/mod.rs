@@ -4,9 +4,12 @@
 //! variant in [`AgentKind`], a line in [`agent`], its samples in `tests/samples`, a row in the README.
 
 pub mod kimi_cli;
+pub mod openmax;
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::session::{AgentKind, Damage, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
@@ -25,6 +28,13 @@ pub trait Agent: Send + Sync {
     /// Only when nothing can be listed at all (the root cannot be read). What is wrong with a single
     /// session or a shared index is in [`Discovery::problems`].
     fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery>;
+
+    /// Whether the store is certainly as `previous` describes it, told without reading any of its files.
+    /// `false` costs a [`Agent::discover`].
+    fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
+        let _ = (root, previous);
+        false
+    }
 
     /// The one pass over a session's files: turns, offsets, sizes, damage, cut points.
     ///
@@ -78,6 +88,8 @@ pub struct Discovery {
     pub sessions: Vec<Session>,
     /// Damage of shared files (an index) and of what could not be listed.
     pub problems: Vec<Damage>,
+    /// What the agent's folder wants to find again at the next look; nobody else looks into it.
+    pub remembered: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The environment in which stores are looked for; a value, so that tests and `--store` can set it.
@@ -106,5 +118,6 @@ impl Environment {
 pub fn agent(kind: AgentKind) -> &'static dyn Agent {
     match kind {
         AgentKind::KimiCli => &kimi_cli::KimiCli,
+        AgentKind::OpenMax => &openmax::OpenMax,
     }
 }

@@ -7,15 +7,17 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AgentKind {
     KimiCli,
+    OpenMax,
 }
 
 impl AgentKind {
-    pub const ALL: [AgentKind; 1] = [AgentKind::KimiCli];
+    pub const ALL: [AgentKind; 2] = [AgentKind::KimiCli, AgentKind::OpenMax];
 
     /// The name in directory names, on the command line and in machine output.
     pub fn name(self) -> &'static str {
         match self {
             AgentKind::KimiCli => "kimi-cli",
+            AgentKind::OpenMax => "openmax",
         }
     }
 }

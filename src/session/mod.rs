@@ -19,7 +19,7 @@ pub use item::{Item, ItemSink};
 pub use plan::{Content, Lock, Plan, Promise, Step};
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
-pub use turn::{Confidence, Turn, TurnStatus};
+pub use turn::{Confidence, Piece, Turn, TurnStatus};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -203,7 +203,9 @@ fn tail(line: &Line<'_>) -> (DamageClass, String) {
 
 fn describe(class: DamageClass) -> &'static str {
     match class {
-        DamageClass::GluedCut => "a record that was cut off, directly followed by another one on the same line",
+        DamageClass::GluedCut => {
+            "a record that was cut off, directly followed by another one on the same line"
+        }
         DamageClass::MissingNewline => {
             "two records on one line; putting the newline between them by hand mends it"
         }

@@ -96,6 +96,13 @@ impl Stat {
         self.born.map(timestamp)
     }
 
+    /// Whether equal facts later mean unchanged bytes, if these were read after `read_at`: a change within
+    /// the clock step of the coarsest file system can be followed by another one with the same times.
+    pub fn vouches(&self, read_at: Timestamp) -> bool {
+        const RACY: jiff::SignedDuration = jiff::SignedDuration::from_millis(2100);
+        read_at.duration_since(self.modified().max(self.changed())) > RACY
+    }
+
     /// Whether both are the same file (which may have changed in between).
     pub fn same_file(&self, other: &Stat) -> bool {
         (self.device, self.inode, self.born) == (other.device, other.inode, other.born)

@@ -1,0 +1,4 @@
+use super::*;
+pub(super) fn writer(_: &Session) -> Option<Writer> {
+    None
+}

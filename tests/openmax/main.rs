@@ -1,0 +1,7 @@
+//! The OpenMax store: every sample, the numbered behaviours, and other programs at work in the same store.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod behaviours;
+mod samples;
+mod store;
