@@ -2,34 +2,32 @@
 //!
 //! An agent's folder says what to do as a list of steps (`session::Step`); this folder makes them durable,
 //! reversible and safe against a crash, for every store alike. Called by `fs` (control files) and `cli`.
+//! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
 
-use std::path::{Path, PathBuf};
+mod apply;
+mod disk;
+mod execute;
+mod fault;
+mod journal;
+mod lease;
+mod prune;
+mod recover;
+mod resolve;
+mod scan;
+mod state;
+mod undone;
+mod verify;
 
-use jiff::Timestamp;
+#[cfg(test)]
+mod tests;
 
-use crate::agents::Environment;
-use crate::session::{History, Refusal, Result, Session, SessionKey, Turn};
+pub use prune::{Pruned, prune};
+pub use recover::recover;
+pub use state::StateDir;
+pub use undone::{Undone, undone, undone_span};
 
-/// turnfs's own state directory: journals, backups, locks. 0700; files 0600.
-#[derive(Clone, Debug)]
-pub struct StateDir {
-    path: PathBuf,
-}
-
-impl StateDir {
-    /// `$XDG_STATE_HOME/turnfs`, or `~/.local/state/turnfs`; made when first written to.
-    ///
-    /// # Errors
-    /// When neither is set.
-    pub fn of(env: &Environment) -> Result<StateDir> {
-        let _ = env;
-        Err(Refusal::Internal { what: "not built yet".into() })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
+use crate::agents::agent;
+use crate::session::{History, Result, Session};
 
 /// What an undo did.
 #[derive(Clone, Debug)]
@@ -42,36 +40,24 @@ pub struct UndoDone {
     pub drops: u32,
 }
 
-/// An undo that can still be read under `undone/` (and perhaps redone).
-#[derive(Clone, Debug)]
-pub struct Undone {
-    /// From 1, growing for the life of the session; never used again.
-    pub number: u32,
-    pub at: Timestamp,
-    /// The removed turns, with their numbers, spans and sizes as they were.
-    pub turns: Vec<Turn>,
-    /// The backup's directory.
-    pub dir: PathBuf,
-}
-
 /// Removes turn `n` and everything after it from `session`. `seen` is the view that the caller decided
 /// on: if the content differs from it now, the cut is refused. Blocks until it is durable.
+/// With `force` a live agent does not refuse it, nor does what was only appended behind what was seen.
 ///
 /// # Errors
 /// The store is as before whenever an error is returned.
 pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: bool) -> Result<UndoDone> {
-    let _ = (state, session, seen, n, force);
-    Err(Refusal::Internal { what: "not built yet".into() })
+    execute::undo(agent(session.key.agent), state, session, seen, n, force)
 }
 
 /// Brings back what an undo removed, byte for byte: the latest, or the one with this number.
 /// Returns its number and how many turns came back.
 ///
 /// # Errors
-/// [`Refusal::NothingToRedo`]; [`Refusal::MovedOn`] when anything changed since. The store is as before.
+/// [`Refusal::NothingToRedo`](crate::session::Refusal::NothingToRedo);
+/// [`Refusal::MovedOn`](crate::session::Refusal::MovedOn) when anything changed since. The store is as before.
 pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
-    let _ = (state, session, number, force);
-    Err(Refusal::Internal { what: "not built yet".into() })
+    execute::redo(agent(session.key.agent), state, session, number, force)
 }
 
 /// Makes a new session with the turns 0..=n of `session`; returns its id.
@@ -79,33 +65,5 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// # Errors
 /// Nothing is left behind whenever an error is returned.
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
-    let _ = (state, session, seen, n);
-    Err(Refusal::Internal { what: "not built yet".into() })
-}
-
-/// The undos of a session that can be read, oldest first. Costs one readdir when there are none.
-///
-/// # Errors
-/// What prevents reading turnfs's own state.
-pub fn undone(state: &StateDir, key: &SessionKey) -> Result<Vec<Undone>> {
-    let _ = (state, key);
-    Ok(Vec::new())
-}
-
-/// The record bytes of a removed turn.
-///
-/// # Errors
-/// What prevents reading the backup.
-pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
-    let _ = (undone, turn);
-    Err(Refusal::Internal { what: "not built yet".into() })
-}
-
-/// Finishes or rolls back what a crash left half done; one sentence for each. Called at every start.
-///
-/// # Errors
-/// What prevents reading turnfs's own state.
-pub fn recover(state: &StateDir) -> Result<Vec<String>> {
-    let _ = state;
-    Ok(Vec::new())
+    execute::fork(agent(session.key.agent), state, session, seen, n)
 }

@@ -40,9 +40,14 @@ pub enum Step {
     Replace { file: PathBuf, content: Content },
     /// Move out of the agent's sight, into the backup.
     MoveAside { file: PathBuf },
-    /// Make a directory that was not there, with these files, complete or not at all: built under a
-    /// temporary name beside it, fsynced, renamed.
-    CreateDir { dir: PathBuf, files: Vec<(PathBuf, Content)> },
+    /// Make a directory that was not there, with these files, complete or not at all: built as `staging`,
+    /// a place of the same file system where no client looks for sessions, fsynced, renamed to `dir`.
+    CreateDir {
+        dir: PathBuf,
+        staging: PathBuf,
+        /// Paths relative to `dir`; directories in between are made.
+        files: Vec<(PathBuf, Content)>,
+    },
 }
 
 /// New content of a file.

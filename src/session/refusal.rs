@@ -56,6 +56,10 @@ pub enum Refusal {
     Io { action: &'static str, path: PathBuf, errno: Errno },
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
+    #[error(
+        "{why}; putting everything back failed too ({rolling_back}); turnfs tries again at its next start"
+    )]
+    NotPutBack { why: Box<Refusal>, rolling_back: Box<Refusal> },
     #[error("internal error: {what}; please report this")]
     Internal { what: String },
 }
@@ -79,7 +83,9 @@ impl Refusal {
             Refusal::NotPermitted => Errno::PERM,
             Refusal::NotFound { .. } => Errno::NOENT,
             Refusal::Io { errno, .. } => *errno,
-            Refusal::NotAsPromised { .. } | Refusal::Internal { .. } => Errno::IO,
+            Refusal::NotAsPromised { .. } | Refusal::NotPutBack { .. } | Refusal::Internal { .. } => {
+                Errno::IO
+            }
         }
     }
 

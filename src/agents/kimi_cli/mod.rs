@@ -1,8 +1,10 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
 
 pub mod align;
+mod plan;
 pub mod records;
 pub mod turns;
+mod writer;
 
 use super::{Agent, Discovery, Environment};
 use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
@@ -35,13 +37,13 @@ impl Agent for KimiCli {
     fn subagents(&self, _: &Session) -> Result<Vec<Session>> {
         Ok(Vec::new())
     }
-    fn plan_fork(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
-        Err(Refusal::Internal { what: "not built".into() })
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        plan::plan_fork(session, history, n)
     }
-    fn plan_undo(&self, _: &Session, _: &History, _: u32) -> Result<Plan> {
-        Err(Refusal::Internal { what: "not built".into() })
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        plan::plan_undo(session, history, n)
     }
-    fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
-        None
+    fn writer(&self, session: &Session, history: &History) -> Option<Writer> {
+        writer::writer(session, history)
     }
 }

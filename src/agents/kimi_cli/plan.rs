@@ -1,0 +1,318 @@
+//! Cuts of this store as steps. Source: stores/kimi-cli.md, section 3.
+//!
+//! Which bytes stay is decided by the cut points of the history; here is only what to do with the files.
+//! The client sorts sessions by the mtime of context.jsonl: a cut that shortens it counts as activity,
+//! one that leaves it alone (a turn that is only in the wire) does not.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use memchr::memmem;
+use serde::{Deserialize, Serialize};
+
+use super::KimiCli;
+use crate::agents::Agent as _;
+use crate::session::{
+    Content, CutPoint, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step, TurnStatus,
+};
+
+const CONTEXT: &str = "context.jsonl";
+
+/// The session without turn `n` and everything after it.
+pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<Plan> {
+    let turns = history.turns.len() as u32;
+    history.turn(n)?;
+    let point = history.cut_before(n)?;
+    let keeps = history.turns_kept(n);
+    if keeps >= turns {
+        let group = history.turn(n)?.group;
+        return Err(Refusal::InsideGroup { asked: n, group });
+    }
+    require_project(session)?;
+
+    let mut steps = Vec::new();
+    let mut locks = Vec::new();
+    // The wire first: it is the file that the client touches last in a turn.
+    for kept in point.kept.iter().rev() {
+        steps.push(if kept.file == kept.source {
+            Step::KeepPrefix { file: kept.file.clone(), bytes: kept.bytes }
+        } else {
+            let content = Content::Prefix { file: kept.source.clone(), bytes: kept.bytes };
+            Step::Overwrite { file: kept.file.clone(), content }
+        });
+        locks.push(Lock::Lease { file: kept.file.clone() });
+    }
+    // A left-over epoch file of a removed epoch would break every later alignment.
+    for file in context_files(session, history) {
+        if point.kept.iter().all(|kept| kept.file != file) {
+            steps.push(Step::MoveAside { file });
+        }
+    }
+    let promise = Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), turns: keeps };
+    Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
+}
+
+/// The new session that keeps the turns up to and including `n`.
+pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
+    history.turn(n)?;
+    let point = history.cut_before(n + 1)?;
+    let keeps = history.turns_kept(n + 1);
+    let running = |turn: &crate::session::Turn| turn.status == TurnStatus::Running;
+    if history.turns[..keeps as usize].iter().any(running) && KimiCli.writer(session, history).is_some() {
+        let first = history.turns.iter().position(running).unwrap_or(0) as u32;
+        let group = history.turns.get(first as usize).map_or(first, |turn| turn.group.min(first));
+        return Err(Refusal::StillRunning { asked: n, last_finished: group.checked_sub(1) });
+    }
+    require_project(session)?;
+
+    let work_dir = session.key.path.parent().unwrap_or(Path::new(""));
+    let id = uuid::Uuid::new_v4().to_string();
+    let dir = work_dir.join(&id);
+    // Not beside the sessions: while it is built the client would list it.
+    let staging = work_dir.parent().unwrap_or(Path::new("")).join(format!(".turnfs-{id}"));
+
+    let mut files = Vec::new();
+    for kept in &point.kept {
+        let content = Content::Prefix { file: kept.source.clone(), bytes: kept.bytes };
+        files.push((PathBuf::from(name_in_new(session, &kept.file)), content));
+    }
+    files.push((PathBuf::from("state.json"), Content::Bytes(state_of_fork(session)?)));
+    if !is_flat(session) {
+        files.extend(sidecars(session, point)?);
+    }
+    Ok(Plan {
+        steps: vec![Step::CreateDir { dir: dir.clone(), staging, files }],
+        locks: Vec::new(),
+        based_on: history.files.clone(),
+        promise: Promise { session: dir, id, turns: keeps },
+    })
+}
+
+/// On resume of a session whose work dir is not in kimi.json the client makes a new session with that id
+/// and deletes the context that it finds (section 0).
+fn require_project(session: &Session) -> Result<()> {
+    match &session.place {
+        Place::Project(_) => Ok(()),
+        Place::Unplaced { reason } => Err(Refusal::CannotCut {
+            what: format!(
+                "this session cannot be cut or forked ({reason}): kimi-cli would delete its context on resume, as kimi.json does not list its work directory"
+            ),
+        }),
+    }
+}
+
+/// The old form: one context file without a directory.
+fn is_flat(session: &Session) -> bool {
+    session.key.path.extension().is_some_and(|extension| extension == "jsonl")
+        && session.files.first().is_some_and(|file| **file == *session.key.path)
+}
+
+/// A kept file's name in the fork's directory; the flat file becomes the context, as the client does it.
+fn name_in_new(session: &Session, file: &Path) -> String {
+    if is_flat(session) {
+        return CONTEXT.to_owned();
+    }
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The session's context files, live and rotated.
+fn context_files(session: &Session, history: &History) -> BTreeSet<PathBuf> {
+    let read = history.files.iter().filter(|view| view.len.is_some()).map(|view| view.file.clone());
+    let is_context = |file: &PathBuf| {
+        file.parent() == Some(&*session.key.path)
+            && file.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
+                let number = name.strip_prefix("context_").and_then(|rest| rest.strip_suffix(".jsonl"));
+                name == CONTEXT || number.is_some_and(|number| number.parse::<u32>().is_ok())
+            })
+    };
+    read.chain(session.files.iter().cloned()).filter(is_context).collect()
+}
+
+/// state.json as the client's own fork writes it, with the additional directories carried over
+/// (section 3, step 5).
+#[derive(Serialize)]
+struct ForkState {
+    version: u32,
+    approval: Approval,
+    additional_dirs: Vec<String>,
+    custom_title: String,
+    title_generated: bool,
+    title_generate_attempts: u32,
+    plan_mode: bool,
+    plan_session_id: Option<String>,
+    plan_slug: Option<String>,
+    wire_mtime: Option<f64>,
+    archived: bool,
+    archived_at: Option<f64>,
+    auto_archive_exempt: bool,
+    todos: [(); 0],
+}
+
+#[derive(Default, Serialize)]
+struct Approval {
+    yolo: bool,
+    afk: bool,
+    auto_approve_actions: [(); 0],
+}
+
+/// What a fork takes from the source's state.json.
+#[derive(Default, Deserialize)]
+struct SourceState {
+    #[serde(default)]
+    additional_dirs: Vec<String>,
+}
+
+fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
+    // Missing or broken means defaults, as for the client.
+    let source = std::fs::read(session.key.absolute().join("state.json")).unwrap_or_default();
+    let source: SourceState = serde_json::from_slice(&source).unwrap_or_default();
+    let title = session.title.clone().or_else(|| Some(first_line(session.first_prompt.as_deref()?)));
+    let state = ForkState {
+        version: 1,
+        approval: Approval::default(),
+        additional_dirs: source.additional_dirs,
+        custom_title: format!("Fork: {}", title.as_deref().unwrap_or("Untitled")),
+        title_generated: true,
+        title_generate_attempts: 0,
+        plan_mode: false,
+        plan_session_id: None,
+        plan_slug: None,
+        wire_mtime: None,
+        archived: false,
+        archived_at: None,
+        auto_archive_exempt: false,
+        todos: [],
+    };
+    serde_json::to_vec_pretty(&state)
+        .map_err(|e| Refusal::Internal { what: format!("writing state.json: {e}") })
+}
+
+/// The client shortens an untitled session's first prompt to 50 characters.
+fn first_line(prompt: &str) -> String {
+    prompt.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(50).collect()
+}
+
+/// Sub-agent directories and uploads that the kept part of the wire names (section 3, step 4).
+fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content)>> {
+    let Some(wire) = point.kept.iter().find(|kept| kept.file.ends_with("wire.jsonl")) else {
+        return Ok(Vec::new());
+    };
+    let named = names_in(&session.key.root.join(&wire.source), wire.bytes)?;
+    let here = session.key.absolute();
+    let mut found = Vec::new();
+    for id in &named.subagents {
+        let below = Path::new("subagents").join(id);
+        collect(&here, &session.key.path, &below, &mut found)?;
+    }
+    let mut sent = Vec::new();
+    for name in &named.uploads {
+        let file = Path::new("uploads").join(name);
+        if is_file(&here.join(&file)) {
+            found.push((file.clone(), Content::Whole { file: session.key.path.join(&file) }));
+            sent.push(name);
+        }
+    }
+    if !sent.is_empty() {
+        let list = serde_json::to_vec(&sent)
+            .map_err(|e| Refusal::Internal { what: format!("writing uploads/.sent: {e}") })?;
+        found.push((PathBuf::from("uploads/.sent"), Content::Bytes(list)));
+    }
+    Ok(found)
+}
+
+fn is_file(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|facts| facts.is_file())
+}
+
+/// All regular files below `below`; symlinks are not followed and not copied.
+fn collect(here: &Path, in_store: &Path, below: &Path, found: &mut Vec<(PathBuf, Content)>) -> Result<()> {
+    let dir = here.join(below);
+    if !std::fs::symlink_metadata(&dir).is_ok_and(|facts| facts.is_dir()) {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(&dir).map_err(|e| Refusal::io("listing", &dir, e))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(|e| Refusal::io("listing", &dir, e))?.file_name());
+    }
+    names.sort();
+    for name in names {
+        let path = below.join(&name);
+        if is_file(&here.join(&path)) {
+            let file = in_store.join(&path);
+            found.push((path, Content::Whole { file }));
+        } else {
+            collect(here, in_store, &path, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a wire names.
+#[derive(Debug, Default, PartialEq)]
+struct Named {
+    subagents: BTreeSet<String>,
+    uploads: BTreeSet<String>,
+}
+
+/// Bytes read at a time.
+const CHUNK: usize = 1 << 20;
+/// Longer than any name and what stands before it: a name across two chunks is found in the second.
+const OVERLAP: usize = 512;
+
+fn names_in(wire: &Path, bytes: u64) -> Result<Named> {
+    let error = |e| Refusal::io("reading", wire, e);
+    let mut input = std::fs::File::open(wire).map_err(error)?.take(bytes);
+    let mut named = Named::default();
+    let mut buffer = Vec::new();
+    loop {
+        let kept = buffer.len().min(OVERLAP);
+        buffer.drain(..buffer.len() - kept);
+        let got = (&mut input).take(CHUNK as u64).read_to_end(&mut buffer).map_err(error)?;
+        if got == 0 {
+            return Ok(named);
+        }
+        add_names(&buffer, &mut named);
+    }
+}
+
+fn add_names(bytes: &[u8], named: &mut Named) {
+    let is_id = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    for at in memmem::find_iter(bytes, b"agent_id") {
+        // `"agent_id": "a1b2"`, also inside a string (`\"agent_id\":\"a1b2\"`), or `agent_id: a1b2`.
+        let rest = &bytes[at + b"agent_id".len()..];
+        let start = rest.iter().take(8).position(is_id).unwrap_or(rest.len());
+        let id: Vec<u8> = rest[start..].iter().take_while(|byte| is_id(byte)).copied().collect();
+        named.subagents.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
+    }
+    for at in memmem::find_iter(bytes, b"uploads/") {
+        let ends = |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();
+        let rest = &bytes[at + b"uploads/".len()..];
+        let name: Vec<u8> = rest.iter().take_while(|byte| !ends(byte)).copied().collect();
+        let plain = |name: &String| !name.is_empty() && name != "." && name != ".." && name != ".sent";
+        named.uploads.extend(String::from_utf8(name).ok().filter(plain));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_every_spelling_and_across_chunks() {
+        let dir = tempfile::tempdir().unwrap();
+        let wire = dir.path().join("wire.jsonl");
+        let mut text = r#"{"agent_id": "aaf20e08a2"} {\"agent_id\":\"a1\"} agent_id: a2 uploads/v.mp4" uploads/../x"#
+            .to_owned();
+        text.push_str(&" ".repeat(CHUNK - text.len() - 4));
+        text.push_str(r#""agent_id": "a3" "agent_id": "a4""#);
+        std::fs::write(&wire, &text).unwrap();
+        let bytes = text.len() as u64 - 4;
+        let named = names_in(&wire, bytes).unwrap();
+        let ids: Vec<_> = named.subagents.iter().map(String::as_str).collect();
+        assert_eq!(ids, ["a1", "a2", "a3", "aaf20e08a2"], "what is behind the kept bytes is not named");
+        assert_eq!(named.uploads.into_iter().collect::<Vec<_>>(), ["v.mp4"]);
+    }
+}

@@ -1,0 +1,303 @@
+//! Making a record's changes, and taking them back whatever state a crash left them in.
+//!
+//! Taking back never drops bytes that somebody else wrote meanwhile: what a client appended behind a cut
+//! that is rolled back stays behind the restored content, and content that nobody here can explain is
+//! first copied into the undo's directory.
+
+use std::path::{Path, PathBuf};
+
+use super::disk::{CHUNK, Open, Tree};
+use super::journal::{Change, How, Image, Way};
+use super::lease::Hands;
+use super::scan::Scan;
+use crate::session::{Refusal, Result};
+
+/// Where changes are made: the store, with the hands that hold its files, and the undo's directory.
+pub(super) struct Site<'a> {
+    pub store: &'a Tree,
+    pub hands: &'a Hands,
+    pub backup: &'a Tree,
+}
+
+impl Site<'_> {
+    /// Makes one change, durable when this returns.
+    ///
+    /// # Errors
+    /// [`Refusal::Changed`] if the file is no longer as long as it was; nothing was done to it then.
+    pub fn apply(&self, index: usize, change: &Change, way: Way) -> Result<()> {
+        match change.how {
+            How::InPlace => self.with_open(&change.file, |open| {
+                let (Some(from), Some(to)) = (way.from(change), way.to(change)) else {
+                    return Err(broken(change));
+                };
+                if open.len()? != from.len {
+                    return Err(Refusal::Changed { what: change.file.display().to_string() });
+                }
+                if to.len > from.len {
+                    open.extend(from.len, to.len)?;
+                }
+                let tail = self.tail(&way.to_tail(index))?;
+                open.copy_from(&tail, 0, tail.len()?, change.keep)?;
+                if to.len < from.len {
+                    open.truncate(to.len)?;
+                }
+                open.sync()
+            }),
+            How::Rename => match way.to(change) {
+                Some(image) => self.put(index, change, &image, &way.to_tail(index), None),
+                None => self.take_away(&change.file),
+            },
+        }
+    }
+
+    /// Whether the file is exactly what the change promises; more behind it is somebody else's append.
+    pub fn is_applied(&self, change: &Change, way: Way) -> Result<bool> {
+        let scan = |open: &Open, image: Image| {
+            Ok(Scan::of(open, &[image.len])?.prefix(image.len) == Some(image.hash))
+        };
+        match (way.to(change), self.hands.file(&change.file)) {
+            (None, _) => Ok(self.store.stat(&change.file)?.is_none()),
+            (Some(image), Some(open)) => scan(open, image),
+            (Some(image), None) => match self.store.read(&change.file)? {
+                Some(open) => scan(&open, image),
+                None => Ok(false),
+            },
+        }
+    }
+
+    /// Brings a file back to the state before the change, from whatever state it is in. A sentence if
+    /// there was something to tell.
+    pub fn roll_back(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
+        let note = match change.how {
+            How::InPlace => self.roll_back_in_place(index, change, way)?,
+            How::Rename => self.roll_back_rename(index, change, way)?,
+        };
+        if let Some(image) = way.from(change)
+            && !self.is_applied(change, way.back())?
+        {
+            let what = format!("{} ({} bytes)", change.file.display(), image.len);
+            return Err(Refusal::Internal { what: format!("rolling back did not give {what}") });
+        }
+        Ok(note)
+    }
+
+    fn roll_back_in_place(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
+        let (Some(from), Some(to)) = (way.from(change), way.to(change)) else { return Err(broken(change)) };
+        if self.hands.file(&change.file).is_none() && self.store.stat(&change.file)?.is_none() {
+            return Err(Refusal::NotFound { what: change.file.display().to_string() });
+        }
+        self.with_open(&change.file, |open| {
+            let (old, new) = (self.tail(&way.from_tail(index))?, self.tail(&way.to_tail(index))?);
+            let state = look(open, change.keep, from, to, &old, &new)?;
+            let (growth_at, note) = match state {
+                Found::Before => return Ok(None),
+                Found::Ours { growth_at } => (growth_at, None),
+                Found::Unknown => {
+                    let aside = self.save_aside(index, open)?;
+                    (
+                        open.len()?,
+                        Some(format!(
+                            "{} held something unexpected, which is kept in {}",
+                            change.file.display(),
+                            aside.display()
+                        )),
+                    )
+                }
+            };
+            // What a client appended behind the cut goes behind the restored content. It is copied to
+            // the undo's directory first: the places may overlap.
+            let grown = open.len()?.saturating_sub(growth_at);
+            let growth = match grown {
+                0 => None,
+                _ => {
+                    let name = self.unused("grown", index)?;
+                    let copy = self.backup.create(&name)?;
+                    copy.copy_from(open, growth_at, grown, 0)?;
+                    copy.sync()?;
+                    self.backup.sync_parent(&name)?;
+                    Some(copy)
+                }
+            };
+            let now = open.len()?;
+            if now < from.len + grown {
+                open.extend(now, from.len + grown)?;
+            }
+            open.copy_from(&old, 0, old.len()?, change.keep)?;
+            if let Some(growth) = growth {
+                open.copy_from(&growth, 0, grown, from.len)?;
+            }
+            if open.len()? > from.len + grown {
+                open.truncate(from.len + grown)?;
+            }
+            open.sync()?;
+            if grown == 0 {
+                // So that an undo that never was does not look like activity.
+                open.set_mtime(from.mtime)?;
+            }
+            Ok(note)
+        })
+    }
+
+    fn roll_back_rename(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
+        self.store.unlink(&beside(&change.file))?;
+        let from = way.from(change);
+        let mut note = None;
+        if let Some(open) = self.store.read(&change.file)? {
+            let scan = Scan::of(&open, &[])?;
+            let is = |image: Option<Image>| image.is_some_and(|i| (i.len, i.hash) == (scan.len, scan.hash));
+            if is(from) {
+                return Ok(None);
+            }
+            if !is(way.to(change)) {
+                let aside = self.save_aside(index, &open)?;
+                note = Some(format!(
+                    "{} held something unexpected, which is kept in {}",
+                    change.file.display(),
+                    aside.display()
+                ));
+            }
+        }
+        match from {
+            Some(image) => {
+                self.put(index, change, &image, &way.from_tail(index), Some(image.mtime))?;
+            }
+            None => self.take_away(&change.file)?,
+        }
+        Ok(note)
+    }
+
+    fn save_aside(&self, index: usize, open: &Open) -> Result<PathBuf> {
+        let name = self.unused("found", index)?;
+        let copy = self.backup.create(&name)?;
+        copy.copy_from(open, 0, open.len()?, 0)?;
+        copy.sync()?;
+        self.backup.sync_parent(&name)?;
+        Ok(self.backup.path().join(name))
+    }
+
+    /// A name in the undo's directory that no earlier try has used.
+    fn unused(&self, what: &str, index: usize) -> Result<PathBuf> {
+        for n in 0..u32::MAX {
+            let name = Path::new("files").join(format!("{index}.{what}-{n}"));
+            if self.backup.stat(&name)?.is_none() {
+                return Ok(name);
+            }
+        }
+        Err(Refusal::Internal { what: "no name left in the undo's directory".into() })
+    }
+
+    fn tail(&self, name: &Path) -> Result<Open> {
+        self.backup
+            .read(name)?
+            .ok_or_else(|| Refusal::NotFound { what: self.backup.path().join(name).display().to_string() })
+    }
+
+    fn with_open<T>(&self, file: &Path, act: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
+        match self.hands.file(file) {
+            Some(open) => act(open),
+            None => {
+                let open = self.store.write(file)?;
+                act(&open.ok_or_else(|| Refusal::Changed { what: file.display().to_string() })?)
+            }
+        }
+    }
+
+    /// A new file beside, fsynced, renamed into place, the directory fsynced.
+    fn put(&self, _: usize, change: &Change, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
+        let temporary = beside(&change.file);
+        let open = self.store.create(&temporary)?;
+        let source = self.tail(tail)?;
+        let write = || -> Result<()> {
+            open.copy_from(&source, 0, source.len()?, 0)?;
+            open.set_owner_and_mode(image.uid, image.gid, image.mode)?;
+            if let Some(mtime) = mtime {
+                open.set_mtime(mtime)?;
+            }
+            open.sync()?;
+            self.store.rename(&temporary, &change.file, true)
+        };
+        if let Err(refusal) = write() {
+            // The roll-back removes it too; a full disk is given its space back at once.
+            let _ = self.store.unlink(&temporary);
+            return Err(refusal);
+        }
+        self.store.sync_parent(&change.file)
+    }
+
+    fn take_away(&self, file: &Path) -> Result<()> {
+        self.store.unlink(file)?;
+        self.store.sync_parent(file)
+    }
+}
+
+/// The temporary name beside a file: hidden, and the same at every try, so that a crash leaves at most one.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(file.file_name().unwrap_or_default());
+    name.push(".turnfs-new");
+    file.with_file_name(name)
+}
+
+fn broken(change: &Change) -> Refusal {
+    Refusal::Internal { what: format!("the journal's change of {} makes no sense", change.file.display()) }
+}
+
+/// In which state a file changed in place was found.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// As before the change; more may have been appended.
+    Before,
+    /// As after it or half way; what begins at `growth_at` is not ours.
+    Ours {
+        growth_at: u64,
+    },
+    Unknown,
+}
+
+fn look(open: &Open, keep: u64, from: Image, to: Image, old: &Open, new: &Open) -> Result<Found> {
+    let scan = Scan::of(open, &[from.len, to.len])?;
+    let starts_as = |image: Image| scan.prefix(image.len) == Some(image.hash);
+    let reaches = from.len.max(to.len);
+    if from.len >= to.len && starts_as(from) {
+        return Ok(Found::Before);
+    }
+    // Half way: extended with zeros, written up to some byte, not yet truncated. No client writes zeros.
+    let half_way = is_mixture(open, keep, scan.len.min(reaches), old, new)?;
+    if starts_as(to) {
+        let not_yet_truncated = to.len < from.len && scan.len >= from.len && half_way;
+        return Ok(Found::Ours { growth_at: if not_yet_truncated { from.len } else { to.len } });
+    }
+    if starts_as(from) && !(scan.len > from.len && half_way) {
+        return Ok(Found::Before);
+    }
+    if half_way && scan.len >= from.len {
+        return Ok(Found::Ours { growth_at: reaches.min(scan.len) });
+    }
+    Ok(Found::Unknown)
+}
+
+/// Whether every byte from `keep` to `end` is the old one, the new one, or a zero where there was none.
+fn is_mixture(open: &Open, keep: u64, end: u64, old: &Open, new: &Open) -> Result<bool> {
+    let mut buffers = [vec![0; CHUNK], vec![0; CHUNK], vec![0; CHUNK]];
+    let mut at = keep;
+    while at < end {
+        let want = CHUNK.min((end - at) as usize);
+        let [now, before, after] = &mut buffers;
+        let got = open.read_full(&mut now[..want], at)?;
+        let old_len = old.read_full(&mut before[..want], at - keep)?;
+        let new_len = new.read_full(&mut after[..want], at - keep)?;
+        for (i, byte) in now[..got].iter().enumerate() {
+            let is_old = i < old_len && *byte == before[i];
+            let is_new = i < new_len && *byte == after[i];
+            let is_hole = i >= old_len.min(new_len) && *byte == 0;
+            if !(is_old || is_new || is_hole) {
+                return Ok(false);
+            }
+        }
+        if got < want {
+            break;
+        }
+        at += got as u64;
+    }
+    Ok(true)
+}

@@ -1,0 +1,444 @@
+//! Files below one directory, reached without following a symlink, and every operation that changes them.
+//!
+//! Nothing else in turnfs writes into a store or into turnfs's own state. Each changing operation passes
+//! [`fault::point`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
+//! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use super::fault::{self, Verdict};
+use crate::session::{Refusal, Result};
+
+/// Bytes moved by one read or write.
+pub(super) const CHUNK: usize = 256 * 1024;
+
+const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
+const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
+
+/// A directory held open; all paths are relative to it.
+#[derive(Debug)]
+pub(super) struct Tree {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+/// A regular file held open.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub file: File,
+    /// For messages.
+    path: PathBuf,
+}
+
+fn fault(operation: &'static str) -> io::Result<()> {
+    match fault::point(operation) {
+        Verdict::Go => Ok(()),
+        Verdict::Fail(error) => Err(error),
+    }
+}
+
+impl Tree {
+    /// Opens a directory; the path itself may lead over symlinks, nothing below it may.
+    pub fn open(path: &Path) -> Result<Tree> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|e| Refusal::io("opening", path, e.into()))?;
+        Ok(Tree { path: path.to_owned(), dir })
+    }
+
+    /// A directory below this one.
+    pub fn sub(&self, relative: &Path) -> Result<Tree> {
+        let dir = self.folder(relative).map_err(|e| self.error("opening", relative, e))?;
+        Ok(Tree { path: self.path.join(relative), dir })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Facts of the directory itself.
+    pub fn facts(&self) -> Result<Stat> {
+        rustix::fs::fstat(&self.dir).map_err(|e| self.error("looking at", Path::new(""), e.into()))
+    }
+
+    fn error(&self, action: &'static str, relative: &Path, error: io::Error) -> Refusal {
+        Refusal::io(action, &self.path.join(relative), error)
+    }
+
+    /// Walks down component by component, so that no symlink is ever followed.
+    fn folder(&self, relative: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut dir = self.dir.try_clone()?;
+        for component in relative.components() {
+            match component {
+                Component::CurDir => {}
+                Component::Normal(name) => dir = rustix::fs::openat(&dir, name, flags, Mode::empty())?,
+                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                    return Err(Errno::XDEV.into());
+                }
+            }
+        }
+        Ok(dir)
+    }
+
+    fn parent<'p>(&self, relative: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+        let name = relative.file_name().ok_or(Errno::INVAL)?;
+        Ok((self.folder(relative.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    /// The facts of what stands at `relative`, symlinks not followed; `None` if nothing does.
+    pub fn stat(&self, relative: &Path) -> Result<Option<Stat>> {
+        let look = || -> io::Result<Stat> {
+            let (dir, name) = self.parent(relative)?;
+            Ok(rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+        };
+        match look() {
+            Ok(stat) => Ok(Some(stat)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(self.error("looking at", relative, e)),
+        }
+    }
+
+    /// Opens a regular file; `None` if it is not there. Never waits for a FIFO or somebody's lease.
+    pub fn read(&self, relative: &Path) -> Result<Option<Open>> {
+        self.open_file(relative, OFlags::RDONLY)
+    }
+
+    /// As [`Tree::read`], for changing it.
+    pub fn write(&self, relative: &Path) -> Result<Option<Open>> {
+        self.open_file(relative, OFlags::RDWR)
+    }
+
+    fn open_file(&self, relative: &Path, access: OFlags) -> Result<Option<Open>> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let open = || -> io::Result<OwnedFd> {
+            let (dir, name) = self.parent(relative)?;
+            Ok(rustix::fs::openat(&dir, name, flags, Mode::empty())?)
+        };
+        match open() {
+            Ok(fd) => {
+                let stat =
+                    rustix::fs::fstat(&fd).map_err(|e| self.error("looking at", relative, e.into()))?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    let what = format!("{} is not a regular file", self.path.join(relative).display());
+                    return Err(Refusal::CannotCut { what });
+                }
+                Ok(Some(Open { file: File::from(fd), path: self.path.join(relative) }))
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(self.error("opening", relative, e)),
+        }
+    }
+
+    /// Makes a new file, 0600 whatever the umask.
+    pub fn create(&self, relative: &Path) -> Result<Open> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let create = || -> io::Result<OwnedFd> {
+            fault("create")?;
+            let (dir, name) = self.parent(relative)?;
+            let fd = rustix::fs::openat(&dir, name, flags, PRIVATE_FILE)?;
+            rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
+            Ok(fd)
+        };
+        let fd = create().map_err(|e| self.error("making", relative, e))?;
+        Ok(Open { file: File::from(fd), path: self.path.join(relative) })
+    }
+
+    /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
+    pub fn mkdir(&self, relative: &Path) -> Result<()> {
+        let make = || -> io::Result<()> {
+            fault("mkdir")?;
+            let (dir, name) = self.parent(relative)?;
+            rustix::fs::mkdirat(&dir, name, PRIVATE_DIR)?;
+            Ok(rustix::fs::chmodat(&dir, name, PRIVATE_DIR, AtFlags::empty())?)
+        };
+        make().map_err(|e| self.error("making", relative, e))
+    }
+
+    /// Makes the directory unless it is there; true if it was made. 0700 whatever the umask.
+    pub fn ensure_dir(&self, relative: &Path) -> Result<bool> {
+        if self.stat(relative)?.is_some() {
+            return Ok(false);
+        }
+        match self.mkdir(relative) {
+            // Somebody else made it in this moment.
+            Err(Refusal::Io { errno: Errno::EXIST, .. }) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// Renames within this tree; `replace` says whether something may already stand there.
+    pub fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()> {
+        let rename = || -> io::Result<()> {
+            fault("rename")?;
+            let (from_dir, from_name) = self.parent(from)?;
+            let (to_dir, to_name) = self.parent(to)?;
+            if replace {
+                return Ok(rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)?);
+            }
+            match rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, RenameFlags::NOREPLACE) {
+                // NFS and some others have no such flag: look, then rename.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                    match rustix::fs::statat(&to_dir, to_name, AtFlags::SYMLINK_NOFOLLOW) {
+                        Ok(_) => Err(Errno::EXIST.into()),
+                        Err(Errno::NOENT) => {
+                            Ok(rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)?)
+                        }
+                        Err(e) => Err(e.into()),
+                    }
+                }
+                other => Ok(other?),
+            }
+        };
+        rename().map_err(|e| self.error("renaming to", to, e))
+    }
+
+    /// Removes a file; one that is not there is fine.
+    pub fn unlink(&self, relative: &Path) -> Result<()> {
+        self.remove(relative, AtFlags::empty())
+    }
+
+    fn remove(&self, relative: &Path, flags: AtFlags) -> Result<()> {
+        let remove = || -> io::Result<()> {
+            fault("unlink")?;
+            let (dir, name) = self.parent(relative)?;
+            Ok(rustix::fs::unlinkat(&dir, name, flags)?)
+        };
+        match remove() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| self.error("removing", relative, e)),
+        }
+    }
+
+    /// Removes a directory and all in it; one that is not there is fine.
+    pub fn remove_dir(&self, relative: &Path) -> Result<()> {
+        if self.stat(relative)?.is_none() {
+            return Ok(());
+        }
+        for (name, kind) in self.list(relative)? {
+            let child = relative.join(name);
+            match kind {
+                FileType::Directory => self.remove_dir(&child)?,
+                _ => self.unlink(&child)?,
+            }
+        }
+        self.remove(relative, AtFlags::REMOVEDIR)
+    }
+
+    /// Names and kinds in a directory, sorted by name.
+    pub fn list(&self, relative: &Path) -> Result<Vec<(OsString, FileType)>> {
+        use std::os::unix::ffi::OsStringExt as _;
+        let list = || -> io::Result<Vec<(OsString, FileType)>> {
+            let dir = self.folder(relative)?;
+            let mut found = Vec::new();
+            for entry in rustix::fs::Dir::read_from(&dir)? {
+                let entry = entry?;
+                let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let kind = match entry.file_type() {
+                    FileType::Unknown => FileType::from_raw_mode(
+                        rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
+                    ),
+                    known => known,
+                };
+                found.push((name, kind));
+            }
+            found.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Ok(found)
+        };
+        list().map_err(|e| self.error("listing", relative, e))
+    }
+
+    /// Makes the names in a directory durable.
+    pub fn sync_dir(&self, relative: &Path) -> Result<()> {
+        let sync = || -> io::Result<()> {
+            fault("syncdir")?;
+            Ok(rustix::fs::fsync(self.folder(relative)?)?)
+        };
+        sync().map_err(|e| self.error("syncing", relative, e))
+    }
+
+    /// Makes the names in the directory that holds `relative` durable.
+    pub fn sync_parent(&self, relative: &Path) -> Result<()> {
+        self.sync_dir(relative.parent().unwrap_or(Path::new("")))
+    }
+
+    /// A small file's bytes; `None` if it is not there.
+    pub fn slurp(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
+        let Some(open) = self.read(relative)? else { return Ok(None) };
+        let mut bytes = vec![0; open.len()? as usize];
+        let read = open.read_full(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(Some(bytes))
+    }
+
+    /// Puts a small file of turnfs's own in place: beside, fsync, rename, fsync of the directory.
+    pub fn put(&self, relative: &Path, bytes: &[u8]) -> Result<()> {
+        let beside = relative.with_extension("new");
+        // What a crash left of an earlier try.
+        if self.stat(&beside)?.is_some() {
+            self.unlink(&beside)?;
+        }
+        let file = self.create(&beside)?;
+        let write = || -> Result<()> {
+            file.write_all(bytes, 0)?;
+            file.sync()?;
+            self.rename(&beside, relative, true)
+        };
+        if let Err(refusal) = write() {
+            // On a full disk its space is wanted back at once; the next try removes it otherwise.
+            let _ = self.unlink(&beside);
+            return Err(refusal);
+        }
+        self.sync_parent(relative)
+    }
+}
+
+impl Open {
+    fn error(&self, action: &'static str, error: io::Error) -> Refusal {
+        Refusal::io(action, &self.path, error)
+    }
+
+    pub fn facts(&self) -> Result<Stat> {
+        rustix::fs::fstat(&self.file).map_err(|e| self.error("looking at", e.into()))
+    }
+
+    /// Length, bytes.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.facts()?.st_size as u64)
+    }
+
+    /// Reads until `into` is full or the file ends; how many bytes came.
+    pub fn read_full(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(&mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.error("reading", e)),
+            }
+        }
+        Ok(done)
+    }
+
+    pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let write = || -> io::Result<()> {
+            if let Verdict::Fail(error) = fault::point("write") {
+                // A disk that fills up takes some of the bytes first.
+                self.file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
+                return Err(error);
+            }
+            self.file.write_all_at(bytes, offset)
+        };
+        write().map_err(|e| self.error("writing", e))
+    }
+
+    pub fn truncate(&self, len: u64) -> Result<()> {
+        let truncate = || -> io::Result<()> {
+            fault("truncate")?;
+            Ok(rustix::fs::ftruncate(&self.file, len)?)
+        };
+        truncate().map_err(|e| self.error("truncating", e))
+    }
+
+    /// Makes the file `to` bytes long with zeros behind `from`, with the space for them reserved where
+    /// the file system can do that.
+    pub fn extend(&self, from: u64, to: u64) -> Result<()> {
+        let reserve = || -> io::Result<()> {
+            fault("reserve")?;
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    Ok(rustix::fs::ftruncate(&self.file, to)?)
+                }
+                other => Ok(other?),
+            }
+        };
+        reserve().map_err(|e| self.error("extending", e))
+    }
+
+    pub fn sync(&self) -> Result<()> {
+        let sync = || -> io::Result<()> {
+            fault("fsync")?;
+            Ok(rustix::fs::fsync(&self.file)?)
+        };
+        sync().map_err(|e| self.error("syncing", e))
+    }
+
+    /// Copies `len` bytes of `source` from `from` to `at` here; shares blocks where the file system can.
+    pub fn copy_from(&self, source: &Open, from: u64, len: u64, at: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        fault("copy").map_err(|e| self.error("writing", e))?;
+        let (mut input, mut output, mut left) = (from, at, len);
+        while left > 0 {
+            let take = left.min(1 << 30) as usize;
+            let (mut i, mut o) = (input, output);
+            match rustix::fs::copy_file_range(&source.file, Some(&mut i), &self.file, Some(&mut o), take) {
+                Ok(0) => break,
+                Ok(n) => {
+                    input += n as u64;
+                    output += n as u64;
+                    left -= n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::BADF) => break,
+                Err(e) => return Err(self.error("writing", e.into())),
+            }
+        }
+        let mut buffer = vec![0; CHUNK.min(left as usize)];
+        while left > 0 {
+            let want = buffer.len().min(left as usize);
+            let got = source.read_full(&mut buffer[..want], input)?;
+            if got == 0 {
+                return Err(Refusal::Changed { what: source.path.display().to_string() });
+            }
+            self.file.write_all_at(&buffer[..got], output).map_err(|e| self.error("writing", e))?;
+            input += got as u64;
+            output += got as u64;
+            left -= got as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives the file an owner and a mode; an owner that it already has costs nothing.
+    pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
+        let set = || -> io::Result<()> {
+            let now = rustix::fs::fstat(&self.file)?;
+            if (now.st_uid, now.st_gid) != (uid, gid) {
+                std::os::unix::fs::fchown(&self.file, Some(uid), Some(gid))?;
+            }
+            Ok(rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o7777))?)
+        };
+        set().map_err(|e| self.error("setting the mode of", e))
+    }
+
+    /// Gives the file a time of last change (nanoseconds since 1970).
+    pub fn set_mtime(&self, nanoseconds: i128) -> Result<()> {
+        let time = rustix::fs::Timespec {
+            tv_sec: nanoseconds.div_euclid(1_000_000_000) as i64,
+            tv_nsec: nanoseconds.rem_euclid(1_000_000_000) as _,
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ },
+            last_modification: time,
+        };
+        rustix::fs::futimens(&self.file, &times).map_err(|e| self.error("setting the time of", e.into()))
+    }
+}
+
+/// The time of last change, nanoseconds since 1970.
+pub(super) fn mtime(stat: &Stat) -> i128 {
+    i128::from(stat.st_mtime) * 1_000_000_000 + stat.st_mtime_nsec as i128
+}

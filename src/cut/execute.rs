@@ -1,0 +1,452 @@
+//! One cut from beginning to end: lock, look, plan, verify, back up, journal, apply, read again, commit.
+//!
+//! The order of what becomes durable when is in `docs/DURABILITY.md`; the commit is one rename
+//! (see `journal`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::UndoDone;
+use super::apply::Site;
+use super::disk::Tree;
+use super::journal::{Kind, NewDir, Owner, Record, VERSION, Way};
+use super::lease::{Hands, HeldByWriter, OnWriter};
+use super::recover::settle;
+use super::resolve::{Ground, Growth};
+use super::scan::Scan;
+use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
+use super::undone::{self, Turns};
+use super::verify::{self, Expected};
+use crate::agents::Agent;
+use crate::session::{FileHash, History, Lock, Refusal, Result, Session, SessionKey, Step, Writer};
+
+/// Time between two looks at a file that somebody may be writing.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+
+pub(super) fn undo(
+    agent: &dyn Agent,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    n: u32,
+    force: bool,
+) -> Result<UndoDone> {
+    let store = Tree::open(&session.key.root)?;
+    let locked = Locked::take(state, &session.key, &session.id, &store)?;
+    settle(&locked, &store)?;
+    // Before the writer: a number that does not exist is told so, whoever works there.
+    let plan = agent.plan_undo(session, seen, n)?;
+    let asked = n.to_string();
+    if !force {
+        look_for_writer(agent, &store, session, seen, &asked)?;
+    }
+    let hands = take_hands(agent, &store, &plan.locks, force, &asked)?;
+    let growth = if force { Growth::Accepted } else { Growth::Refused };
+    let mut ground = Ground::check(&store, &hands, &plan, growth)?;
+    let resolved = ground.resolve(&store, &hands, &plan)?;
+
+    let number = locked.next_number()?;
+    let before = seen.turns.len() as u32;
+    let changes: Vec<_> = resolved.iter().map(|resolved| resolved.change.clone()).collect();
+    let record = Record {
+        version: VERSION,
+        kind: Kind::Undo,
+        number,
+        at: now(),
+        owner: Owner::this_process(),
+        turns_before: before,
+        turns_after: plan.promise.turns,
+        leaves: ground.left_by(&changes),
+        changes,
+        new_dir: None,
+    };
+    let back_up = || -> Result<Tree> {
+        let dir = undone::make_dir(&locked, number)?;
+        for (index, resolved) in resolved.iter().enumerate() {
+            resolved.back_up(index, &store, &hands, &dir)?;
+        }
+        let turns = json(&Turns::of(seen.turns.get(plan.promise.turns as usize..).unwrap_or(&[])))?;
+        let file = dir.create(Path::new("turns.json"))?;
+        file.write_all(&turns, 0)?;
+        file.sync()?;
+        undone::sync_dir(&locked, number)?;
+        locked.write_journal(&record)?;
+        Ok(dir)
+    };
+    let backup = match back_up() {
+        Ok(backup) => backup,
+        Err(refusal) => return Err(nothing_done(&locked, number, refusal)),
+    };
+
+    let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
+    cut.run(hands, || {
+        let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
+        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false };
+        cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
+    })?;
+    let commit = || {
+        locked.tree().rename(Path::new(JOURNAL), &undone_dir(number).join("undo.json"), false)?;
+        locked.tree().sync_dir(&undone_dir(number))?;
+        locked.tree().sync_dir(Path::new(""))
+    };
+    cut.commit(commit, &undone_dir(number).join("undo.json"))?;
+    Ok(UndoDone { number, keeps: plan.promise.turns, drops: before - plan.promise.turns.min(before) })
+}
+
+pub(super) fn redo(
+    agent: &dyn Agent,
+    state: &StateDir,
+    session: &Session,
+    number: Option<u32>,
+    force: bool,
+) -> Result<(u32, u32)> {
+    let nothing = || Refusal::NothingToRedo { asked: number };
+    let store = Tree::open(&session.key.root)?;
+    if super::state::Folder::find(state, &session.key)?.is_none() {
+        return Err(nothing());
+    }
+    let locked = Locked::take(state, &session.key, &session.id, &store)?;
+    settle(&locked, &store)?;
+    let numbers = undone::numbers(&locked.folder)?;
+    let number = match number {
+        Some(number) => numbers.contains(&number).then_some(number),
+        None => numbers.last().copied(),
+    };
+    let number = number.ok_or_else(nothing)?;
+    let undo = undone::record(&locked.folder, number)?;
+    let backup = locked.tree().sub(&undone_dir(number))?;
+    let turns = undone::turns(&locked.folder, number)?;
+
+    let seen = agent.load(session)?;
+    if !force {
+        look_for_writer(agent, &store, session, &seen, &number.to_string())?;
+    }
+    // The files that exist and are changed in place are leased, in the record's order.
+    let in_place = undo.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
+    let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
+    let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
+    for left in &undo.leaves {
+        let scan = super::scan::scan_file(&store, &hands, &left.file, &[])?;
+        if scan.map(|scan| (scan.len, scan.hash)) != left.len.map(|len| (len, left.hash)) {
+            return Err(Refusal::MovedOn { what: left.file.display().to_string(), number });
+        }
+    }
+    let record = Record { kind: Kind::Redo, at: now(), owner: Owner::this_process(), ..undo.clone() };
+    locked.write_journal(&record)?;
+
+    let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
+    cut.run(hands, || {
+        let expected = Expected { turns: &turns, count: undo.turns_before, same_ends: true };
+        cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
+    })?;
+    let done = undone_dir(number).join("redone.json");
+    let commit = || {
+        locked.tree().rename(Path::new(JOURNAL), &done, false)?;
+        locked.tree().sync_dir(&undone_dir(number))?;
+        locked.tree().sync_dir(Path::new(""))
+    };
+    cut.commit(commit, &done)?;
+    // From here the redo counts; what cannot be removed now is removed by the next cut or start.
+    if let Err(refusal) = undone::discard(&locked, number) {
+        log::warn!("the backup of redone undo {number} stays for now: {refusal}");
+    }
+    Ok((number, undo.turns_before - undo.turns_after.min(undo.turns_before)))
+}
+
+pub(super) fn fork(
+    agent: &dyn Agent,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    n: u32,
+) -> Result<String> {
+    let store = Tree::open(&session.key.root)?;
+    let locked = Locked::take(state, &session.key, &session.id, &store)?;
+    settle(&locked, &store)?;
+    let plan = agent.plan_fork(session, seen, n)?;
+    let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
+    let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
+    let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
+        return Err(Refusal::Internal { what: "a fork that does not begin with a new directory".into() });
+    };
+    if store.stat(dir)?.is_some() {
+        return Err(Refusal::io("making", &store.path().join(dir), rustix::io::Errno::EXIST.into()));
+    }
+    let record = Record {
+        version: VERSION,
+        kind: Kind::Fork,
+        number: 0,
+        at: now(),
+        owner: Owner::this_process(),
+        turns_before: 0,
+        turns_after: plan.promise.turns,
+        changes: Vec::new(),
+        new_dir: Some(NewDir { dir: dir.clone(), staging: staging.clone() }),
+        leaves: Vec::new(),
+    };
+    locked.write_journal(&record)?;
+
+    let mut build = || -> Result<Vec<(PathBuf, u64, FileHash)>> {
+        let mut made = vec![staging.clone()];
+        store.mkdir(staging)?;
+        let mut written = Vec::new();
+        for (name, content) in files {
+            for above in name.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
+                let above = staging.join(above);
+                if !made.contains(&above) {
+                    store.mkdir(&above)?;
+                    made.push(above);
+                }
+            }
+            let file = store.create(&staging.join(name))?;
+            let (len, hash) = ground.write_content(&store, &hands, &plan, content, &file)?;
+            file.sync()?;
+            written.push((dir.join(name), len, hash));
+        }
+        for made in made.iter().rev() {
+            store.sync_dir(made)?;
+        }
+        store.rename(staging, dir, false)?;
+        store.sync_parent(dir)?;
+        store.sync_parent(staging)?;
+        for (file, len, hash) in &written {
+            let scan = store.read(file)?.map(|open| Scan::of(&open, &[])).transpose()?;
+            if scan.map(|scan| (scan.len, scan.hash)) != Some((*len, *hash)) {
+                return Err(Refusal::NotAsPromised { what: file.display().to_string() });
+            }
+        }
+        let new = Session {
+            key: SessionKey { path: Arc::from(plan.promise.session.as_path()), ..session.key.clone() },
+            id: plan.promise.id.clone(),
+            files: written.iter().map(|(file, ..)| file.clone()).collect(),
+            ..session.clone()
+        };
+        let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
+        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false };
+        verify::turns(&agent.load(&new)?, &expected, true)?;
+        Ok(written)
+    };
+    let commit = || {
+        locked.tree().unlink(Path::new(JOURNAL))?;
+        locked.tree().sync_dir(Path::new(""))
+    };
+    if let Err(refusal) = build().and_then(|_| commit()) {
+        return Err(withdraw(&store, &locked, dir, staging, refusal));
+    }
+    Ok(plan.promise.id.clone())
+}
+
+/// Takes a fork that failed out of the store again.
+fn withdraw(store: &Tree, locked: &Locked, dir: &Path, staging: &Path, why: Refusal) -> Refusal {
+    let put_back = || -> Result<()> {
+        if store.stat(dir)?.is_some() {
+            // Out of every client's sight in one moment.
+            store.rename(dir, staging, false)?;
+            store.sync_parent(dir)?;
+        }
+        store.remove_dir(staging)?;
+        store.sync_parent(staging)?;
+        locked.tree().unlink(Path::new(JOURNAL))?;
+        locked.tree().sync_dir(Path::new(""))
+    };
+    match put_back() {
+        Ok(()) => why,
+        Err(rolling_back) => Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) },
+    }
+}
+
+/// Nothing was changed yet: the prepared undo directory goes again.
+fn nothing_done(locked: &Locked, number: u32, why: Refusal) -> Refusal {
+    let tidy = || -> Result<()> {
+        locked.tree().unlink(Path::new(JOURNAL))?;
+        locked.tree().unlink(&Path::new(JOURNAL).with_extension("new"))?;
+        locked.tree().remove_dir(&undone_dir(number))
+    };
+    if let Err(refusal) = tidy() {
+        // The next cut or start removes it: it holds no undo.json.
+        log::warn!("an unfinished backup stays for now: {refusal}");
+    }
+    why
+}
+
+/// A cut whose journal is written.
+struct Cut<'a> {
+    agent: &'a dyn Agent,
+    store: &'a Tree,
+    locked: &'a Locked,
+    backup: &'a Tree,
+    record: &'a Record,
+    way: Way,
+}
+
+impl Cut<'_> {
+    /// Applies the changes under `hands`, lets go of these, and asks `verify`; rolls back on any error.
+    fn run(&self, hands: Hands, verify: impl FnOnce() -> Result<()>) -> Result<()> {
+        let apply = || -> Result<()> {
+            let site = Site { store: self.store, hands: &hands, backup: self.backup };
+            for (index, change) in self.in_order() {
+                site.apply(index, change, self.way)?;
+            }
+            for change in &self.record.changes {
+                if !site.is_applied(change, self.way)? {
+                    return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
+                }
+            }
+            Ok(())
+        };
+        if let Err(refusal) = apply() {
+            return Err(self.roll_back(&hands, refusal));
+        }
+        // Reading the session as any session is read opens its files, which would wait for our leases.
+        drop(hands);
+        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))
+    }
+
+    /// Makes the cut count; rolls back if that fails.
+    fn commit(&self, commit: impl FnOnce() -> Result<()>, committed: &Path) -> Result<()> {
+        commit().map_err(|refusal| {
+            let journal = Path::new(JOURNAL);
+            let back = || -> Result<()> {
+                if self.locked.tree().stat(journal)?.is_none() {
+                    self.locked.tree().rename(committed, journal, false)?;
+                    self.locked.tree().sync_dir(Path::new(""))?;
+                }
+                Ok(())
+            };
+            match back() {
+                Ok(()) => self.roll_back(&self.best_hands(), refusal),
+                Err(rolling_back) => {
+                    Refusal::NotPutBack { why: Box::new(refusal), rolling_back: Box::new(rolling_back) }
+                }
+            }
+        })
+    }
+
+    /// Growing changes first in the direction of the cut.
+    fn in_order(&self) -> impl Iterator<Item = (usize, &super::journal::Change)> {
+        let mut order: Vec<_> = self.record.changes.iter().enumerate().collect();
+        if self.way == Way::Redo {
+            order.reverse();
+        }
+        order.into_iter()
+    }
+
+    fn best_hands(&self) -> Hands {
+        leases_for(self.store, self.record)
+    }
+
+    fn roll_back(&self, hands: &Hands, why: Refusal) -> Refusal {
+        let site = Site { store: self.store, hands, backup: self.backup };
+        match take_back(&site, self.locked, self.record, self.way) {
+            Ok(_) => why,
+            Err(rolling_back) => {
+                Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
+            }
+        }
+    }
+
+    fn read_again(&self, session: &Session, expected: &Expected<'_>) -> Result<()> {
+        let history = self.agent.load(session);
+        // A client that appended behind the cut meanwhile makes the turns its own business; that the
+        // kept bytes are the promised ones was verified, and is verified again here.
+        let mut grown = false;
+        let no_hands = Hands::default();
+        let site = Site { store: self.store, hands: &no_hands, backup: self.backup };
+        for change in &self.record.changes {
+            if !site.is_applied(change, self.way)? {
+                return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
+            }
+            if let (Some(image), Some(facts)) = (self.way.to(change), self.store.stat(&change.file)?) {
+                grown |= facts.st_size as u64 > image.len;
+            }
+        }
+        if grown {
+            return Ok(());
+        }
+        verify::turns(&history?, expected, false)
+    }
+}
+
+/// Leases on what a record changes in place, as far as they can be had.
+pub(super) fn leases_for(store: &Tree, record: &Record) -> Hands {
+    let in_place = record.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
+    let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
+    match Hands::take(store, &locks, OnWriter::GoOn) {
+        Ok(Ok(hands)) => hands,
+        Ok(Err(_)) | Err(_) => Hands::default(),
+    }
+}
+
+/// Rolls back a record's changes, then removes the journal (and an undo's backup). The sentences are
+/// what there was to tell.
+pub(super) fn take_back(site: &Site<'_>, locked: &Locked, record: &Record, way: Way) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for (index, change) in record.changes.iter().enumerate().rev() {
+        notes.extend(site.roll_back(index, change, way)?);
+    }
+    locked.tree().unlink(Path::new(JOURNAL))?;
+    locked.tree().sync_dir(Path::new(""))?;
+    // Content that was kept aside lives in the backup, which then stays.
+    if record.kind == Kind::Undo && notes.is_empty() {
+        locked.tree().remove_dir(&undone_dir(record.number))?;
+    }
+    Ok(notes)
+}
+
+fn take_hands(agent: &dyn Agent, store: &Tree, locks: &[Lock], force: bool, asked: &str) -> Result<Hands> {
+    let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
+    Hands::take(store, locks, on_writer)?.map_err(|HeldByWriter(file)| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        live(agent, format!("has {name} open for writing"), asked)
+    })
+}
+
+fn live(agent: &dyn Agent, evidence: String, asked: &str) -> Refusal {
+    Refusal::Live { writer: Writer { agent: agent.kind(), pid: None, evidence }, asked: asked.to_owned() }
+}
+
+/// Refuses if the agent seems to be at work in the session, or a file grows between two looks.
+fn look_for_writer(
+    agent: &dyn Agent,
+    store: &Tree,
+    session: &Session,
+    seen: &History,
+    asked: &str,
+) -> Result<()> {
+    if let Some(writer) = agent.writer(session, seen) {
+        return Err(Refusal::Live { writer, asked: asked.to_owned() });
+    }
+    let lengths = || -> Result<Vec<Option<u64>>> {
+        let files = seen.files.iter();
+        files.map(|view| Ok(store.stat(&view.file)?.map(|facts| facts.st_size as u64))).collect()
+    };
+    let first = lengths()?;
+    // A session that has grown since it was seen may be growing still: it is watched for longer, so that
+    // a writer is told from a change that is over.
+    let grown = seen.files.iter().zip(&first).any(|(view, len)| *len > view.len);
+    for _ in 0..if grown { 4 } else { 1 } {
+        std::thread::sleep(BETWEEN_LOOKS);
+        if lengths()? != first {
+            return Err(live(agent, "is writing to it right now".into(), asked));
+        }
+    }
+    Ok(())
+}
+
+/// The session as it must be read after the cut: without the files that went, with those that came.
+fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
+    let mut session = session.clone();
+    for change in &record.changes {
+        if way.to(change).is_none() {
+            session.files.retain(|file| *file != change.file);
+        } else if !session.files.contains(&change.file) {
+            session.files.push(change.file.clone());
+        }
+    }
+    session
+}
+
+fn now() -> i128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
+}

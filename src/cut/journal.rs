@@ -1,0 +1,212 @@
+//! What a cut is going to do, written down before it does it; and what an undo did, for redo.
+//!
+//! One record serves both: it is `journal.json` while the cut is under way, and the rename of that file to
+//! `undone/<n>/undo.json` (undo) or `undone/<n>/redone.json` (redo) is the one moment at which the cut
+//! counts. Paths are bytes on Unix; one that is not UTF-8 is stored as a list of bytes.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::session::FileHash;
+
+/// The version of the files in the state directory.
+pub(super) const VERSION: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Undo,
+    Redo,
+    Fork,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub version: u32,
+    pub kind: Kind,
+    /// The undo's number; 0 for a fork.
+    pub number: u32,
+    /// Nanoseconds since 1970.
+    pub at: i128,
+    /// For people: who was at work. Whether it still is, the session's lock says.
+    pub owner: Owner,
+    pub turns_before: u32,
+    pub turns_after: u32,
+    /// For undo and redo, as the undo made them; a redo reads them backwards.
+    pub changes: Vec<Change>,
+    /// For a fork.
+    pub new_dir: Option<NewDir>,
+    /// Every file that the session's history is made of, as the cut leaves it.
+    pub leaves: Vec<Seen>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Owner {
+    pub pid: u32,
+    /// Start time of the process in clock ticks since boot, from /proc/PID/stat.
+    pub start: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NewDir {
+    #[serde(with = "path_text")]
+    pub dir: PathBuf,
+    #[serde(with = "path_text")]
+    pub staging: PathBuf,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Seen {
+    #[serde(with = "path_text")]
+    pub file: PathBuf,
+    /// Bytes; `None`: not there.
+    pub len: Option<u64>,
+    #[serde(with = "hash_text")]
+    pub hash: FileHash,
+}
+
+/// What happens to one file: the first `keep` bytes stay, the rest goes from `<i>.before` to `<i>.after`
+/// (both in the undo's `files/`, `i` being the change's place in [`Record::changes`]).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Change {
+    #[serde(with = "path_text")]
+    pub file: PathBuf,
+    pub how: How,
+    pub keep: u64,
+    /// `None`: the file was not there.
+    pub before: Option<Image>,
+    /// `None`: the file is gone afterwards.
+    pub after: Option<Image>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum How {
+    /// On the same inode.
+    InPlace,
+    /// By a new file that is renamed into place, or by unlinking. `keep` is 0.
+    Rename,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Image {
+    /// Bytes.
+    pub len: u64,
+    /// Of all of the file, kept part included.
+    #[serde(with = "hash_text")]
+    pub hash: FileHash,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Nanoseconds since 1970.
+    pub mtime: i128,
+}
+
+/// In which direction a record's changes are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Undo,
+    Redo,
+}
+
+impl Way {
+    pub fn back(self) -> Way {
+        match self {
+            Way::Undo => Way::Redo,
+            Way::Redo => Way::Undo,
+        }
+    }
+
+    pub fn from(self, change: &Change) -> Option<Image> {
+        match self {
+            Way::Undo => change.before,
+            Way::Redo => change.after,
+        }
+    }
+
+    pub fn to(self, change: &Change) -> Option<Image> {
+        self.back().from(change)
+    }
+
+    /// The stored tail of the state that is left.
+    pub fn from_tail(self, index: usize) -> PathBuf {
+        let which = match self {
+            Way::Undo => "before",
+            Way::Redo => "after",
+        };
+        Path::new("files").join(format!("{index}.{which}"))
+    }
+
+    /// The stored tail of the state that is reached.
+    pub fn to_tail(self, index: usize) -> PathBuf {
+        self.back().from_tail(index)
+    }
+}
+
+impl Owner {
+    pub fn this_process() -> Owner {
+        let pid = std::process::id();
+        Owner { pid, start: start_time(pid).unwrap_or(0) }
+    }
+}
+
+/// When a process started, clock ticks since boot.
+pub(super) fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold blanks and brackets; the fields after it do not. Start time is field 22.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The session that a folder of the state directory belongs to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Whose {
+    pub version: u32,
+    pub agent: String,
+    pub id: String,
+    #[serde(with = "path_text")]
+    pub root: PathBuf,
+    #[serde(with = "path_text")]
+    pub path: PathBuf,
+}
+
+pub(super) mod path_text {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Text {
+        Utf8(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        match path.to_str() {
+            Some(text) => Text::Utf8(text.to_owned()),
+            None => Text::Bytes(path.as_os_str().as_bytes().to_vec()),
+        }
+        .serialize(to)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(match Text::deserialize(from)? {
+            Text::Utf8(text) => PathBuf::from(text),
+            Text::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
+        })
+    }
+}
+
+mod hash_text {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(hash: &FileHash, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(hash)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<FileHash, D::Error> {
+        let text = String::deserialize(from)?;
+        u128::from_str_radix(&text, 16).map(FileHash).map_err(serde::de::Error::custom)
+    }
+}

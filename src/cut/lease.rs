@@ -1,0 +1,202 @@
+//! The store's locks for the length of a cut: kernel leases, and lock files where a store has them.
+//!
+//! A write lease on a file is granted only while nobody else has it open, and whoever opens it then waits
+//! until the lease is gone. So between the last look at a transcript and its truncation no record can
+//! come in. A file under our own lease must be read through the leased descriptor: a second `open`, even
+//! our own, would wait. The kernel breaks a lease after `/proc/sys/fs/lease-break-time` (45 s); a cut is
+//! done with it in milliseconds.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+
+use super::disk::{Open, Tree};
+use crate::session::{Lock, Refusal, Result};
+
+/// How long a lock is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long somebody who only reads is waited for: a reader loses nothing by a cut.
+const READER_PATIENCE: Duration = Duration::from_millis(250);
+
+/// fcntl(2); not among libc's constants for every target.
+const F_SETSIG: libc::c_int = 10;
+
+/// The locks of a cut and the files that they hold open. Dropping it lets go of everything.
+#[derive(Debug, Default)]
+pub(super) struct Hands {
+    files: HashMap<PathBuf, Hold>,
+    flocks: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Hold {
+    open: Open,
+    leased: bool,
+}
+
+/// Why a lease was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Denied {
+    /// Somebody has the file open for writing.
+    Writer,
+    /// Somebody has the file open, for reading only.
+    Reader,
+    /// This file system, or this user, has no leases.
+    Unsupported,
+}
+
+/// What is to be done when a writer has the file open for the whole of [`PATIENCE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnWriter {
+    Refuse,
+    /// Go on without the lease: check, cut, check.
+    GoOn,
+}
+
+/// A file was held open for writing by somebody else.
+pub(super) struct HeldByWriter(pub PathBuf);
+
+impl Hands {
+    /// Takes the locks in their order.
+    pub fn take(
+        store: &Tree,
+        locks: &[Lock],
+        on_writer: OnWriter,
+    ) -> Result<std::result::Result<Hands, HeldByWriter>> {
+        let mut hands = Hands::default();
+        for lock in locks {
+            match lock {
+                Lock::Lease { file } => {
+                    if let Err(held) = hands.lease(store, file, on_writer)? {
+                        return Ok(Err(held));
+                    }
+                }
+                Lock::Flock { file, create } => hands.flock(store, file, *create)?,
+            }
+        }
+        Ok(Ok(hands))
+    }
+
+    fn lease(
+        &mut self,
+        store: &Tree,
+        file: &Path,
+        on_writer: OnWriter,
+    ) -> Result<std::result::Result<(), HeldByWriter>> {
+        let start = Instant::now();
+        loop {
+            let denied = match unleased(store.write(file))? {
+                Some(None) => return Ok(Ok(())),
+                // Another program's lease, which it must give back soon.
+                None => Denied::Writer,
+                Some(Some(open)) => match set_lease(&open, libc::F_WRLCK) {
+                    Ok(()) => {
+                        self.files.insert(file.to_owned(), Hold { open, leased: true });
+                        return Ok(Ok(()));
+                    }
+                    Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {
+                        drop(open);
+                        who_has_it(store, file)?
+                    }
+                    Err(_) => Denied::Unsupported,
+                },
+            };
+            let waited = start.elapsed();
+            let enough = match denied {
+                Denied::Unsupported => true,
+                Denied::Reader => waited >= READER_PATIENCE,
+                Denied::Writer => waited >= PATIENCE,
+            };
+            if enough && denied == Denied::Writer && on_writer == OnWriter::Refuse {
+                return Ok(Err(HeldByWriter(file.to_owned())));
+            }
+            if enough {
+                let Some(open) = store.write(file)? else { return Ok(Ok(())) };
+                self.files.insert(file.to_owned(), Hold { open, leased: false });
+                return Ok(Ok(()));
+            }
+            // A client that appends holds the file open for some microseconds.
+            std::thread::sleep(Duration::from_micros(150));
+        }
+    }
+
+    fn flock(&mut self, store: &Tree, file: &Path, create: bool) -> Result<()> {
+        let open = match store.write(file)? {
+            Some(open) => open,
+            None if create => store.create(file)?,
+            None => return Ok(()),
+        };
+        if !flock_within(&open, PATIENCE)? {
+            return Err(Refusal::StoreLocked { what: file.display().to_string() });
+        }
+        self.flocks.push(open);
+        Ok(())
+    }
+
+    /// The file as these hands hold it.
+    pub fn file(&self, file: &Path) -> Option<&Open> {
+        self.files.get(file).map(|hold| &hold.open)
+    }
+
+    /// Whether nobody else can write to the file now.
+    pub fn leased(&self, file: &Path) -> bool {
+        self.files.get(file).is_some_and(|hold| hold.leased)
+    }
+}
+
+/// flock(LOCK_EX), tried for at most `patience`; false if it was not free.
+pub(super) fn flock_within(open: &Open, patience: Duration) -> Result<bool> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(&open.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(rustix::io::Errno::AGAIN) if start.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(rustix::io::Errno::AGAIN) => return Ok(false),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(Refusal::io("locking", Path::new("lock"), e.into())),
+        }
+    }
+}
+
+fn who_has_it(store: &Tree, file: &Path) -> Result<Denied> {
+    // A read lease is given while nobody has the file open for writing.
+    let open = match unleased(store.read(file))? {
+        Some(Some(open)) => open,
+        Some(None) => return Ok(Denied::Reader),
+        None => return Ok(Denied::Writer),
+    };
+    Ok(match set_lease(&open, libc::F_RDLCK) {
+        Ok(()) => Denied::Reader,
+        Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Denied::Writer,
+        Err(_) => Denied::Unsupported,
+    })
+}
+
+/// `None` where the file cannot be opened now because another program has a lease on it.
+fn unleased(opened: Result<Option<Open>>) -> Result<Option<Option<Open>>> {
+    match opened {
+        Err(Refusal::Io { errno: rustix::io::Errno::AGAIN, .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn set_lease(open: &Open, kind: libc::c_int) -> io::Result<()> {
+    let fd = open.file.as_raw_fd();
+    // The kernel tells the holder with SIGIO that somebody waits; SIGIO kills by default. SIGURG is
+    // ignored by default, and a cut is over soon whoever waits.
+    // SAFETY: fcntl with integer arguments on a descriptor that `open` keeps alive.
+    if unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    match unsafe { libc::fcntl(fd, libc::F_SETLEASE, kind) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

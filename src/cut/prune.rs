@@ -1,0 +1,91 @@
+//! The only thing that deletes backups of undos that could still be read or redone.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::disk::Tree;
+use super::recover::settle;
+use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
+use super::undone;
+use crate::session::{AgentKind, Result};
+
+/// A backup that was pruned, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pruned {
+    pub agent: Option<AgentKind>,
+    /// The session's id.
+    pub session: String,
+    /// The undo's number.
+    pub number: u32,
+    pub at: Timestamp,
+    /// Turns that can no longer be read then.
+    pub turns: u32,
+    /// Bytes that the backup takes.
+    pub bytes: u64,
+    /// The agent deleted the session itself.
+    pub session_gone: bool,
+}
+
+/// Deletes backups that are older than `older_than`, and those of sessions that their agent deleted
+/// whatever their age. With `dry_run` only tells which. Sessions with a cut under way, or with a journal
+/// that could not be used, are left alone.
+///
+/// # Errors
+/// What prevents reading or changing turnfs's own state.
+pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Vec<Pruned>> {
+    let now = Timestamp::now();
+    let mut pruned = Vec::new();
+    for folder in Folder::all(state)? {
+        let Some(whose) = folder.whose()? else { continue };
+        let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
+        let gone = std::fs::symlink_metadata(whose.root.join(&whose.path))
+            .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        if !dry_run && let Ok(store) = Tree::open(&whose.root) {
+            settle(&locked, &store)?;
+        }
+        if has_journal(&locked)? {
+            continue;
+        }
+        for number in undone::numbers(&locked.folder)? {
+            let record = undone::record(&locked.folder, number)?;
+            let at = Timestamp::from_nanosecond(record.at).unwrap_or(Timestamp::UNIX_EPOCH);
+            let age = now.as_nanosecond() - at.as_nanosecond();
+            if !gone && age < older_than.as_nanos() as i128 {
+                continue;
+            }
+            pruned.push(Pruned {
+                agent: whose.agent.parse().ok(),
+                session: whose.id.clone(),
+                number,
+                at,
+                turns: record.turns_before.saturating_sub(record.turns_after),
+                bytes: bytes_below(locked.tree(), &undone_dir(number))?,
+                session_gone: gone,
+            });
+            if !dry_run {
+                undone::discard(&locked, number)?;
+                locked.tree().sync_dir(Path::new("undone"))?;
+            }
+        }
+    }
+    Ok(pruned)
+}
+
+fn has_journal(locked: &Locked) -> Result<bool> {
+    let names = locked.tree().list(Path::new(""))?;
+    Ok(names.iter().any(|(name, _)| name == JOURNAL || name.to_string_lossy().starts_with(BAD_JOURNAL)))
+}
+
+fn bytes_below(tree: &Tree, dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for (name, kind) in tree.list(dir)? {
+        let path = dir.join(name);
+        bytes += match kind {
+            rustix::fs::FileType::Directory => bytes_below(tree, &path)?,
+            _ => tree.stat(&path)?.map_or(0, |facts| facts.st_size as u64),
+        };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,180 @@
+//! After a crash: rolling back what did not count yet.
+//!
+//! A journal that is there while nobody holds the session's lock belongs to a process that died (or that
+//! could not roll back): a cut counts only when its journal is renamed away, and a process lets go of the
+//! lock only after that. So the rule is one: roll back. A fork whose directory is already at its place
+//! is complete (the rename of the directory is its last change) and stays.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+
+use super::apply::Site;
+use super::disk::Tree;
+use super::execute::{leases_for, take_back};
+use super::journal::{Kind, Record, VERSION, Way};
+use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
+use super::undone;
+use crate::session::{Refusal, Result};
+
+/// Finishes or rolls back what a crash left half done; one sentence for each. Called at every start.
+/// A session that another process is working on is left to it.
+///
+/// # Errors
+/// What prevents reading turnfs's own state.
+pub fn recover(state: &StateDir) -> Result<Vec<String>> {
+    let mut sentences = Vec::new();
+    for folder in Folder::all(state)? {
+        let interesting = folder.tree.list(Path::new(""))?;
+        let names =
+            |wanted: &str| interesting.iter().any(|(name, _)| name.to_string_lossy().starts_with(wanted));
+        if !names("journal") && folder.numbers()? == undone::numbers(&folder)? {
+            continue;
+        }
+        let whose = folder.whose()?;
+        let name = folder.tree.path().display().to_string();
+        let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
+        let told = match &whose {
+            Some(whose) => {
+                let store = Tree::open(&whose.root);
+                store.and_then(|store| settle(&locked, &store))
+            }
+            None => Ok(vec![format!("{name}: nothing says which session this is; it is left as it is")]),
+        };
+        let who = whose.map_or(name, |whose| format!("{} session {}", whose.agent, whose.id));
+        match told {
+            Ok(told) => sentences.extend(told.into_iter().map(|sentence| format!("{who}: {sentence}"))),
+            Err(refusal) => sentences.push(format!("{who}: could not be put back in order yet: {refusal}")),
+        }
+        sentences.extend(bad_journals(&locked)?.into_iter().map(|sentence| format!("{who}: {sentence}")));
+    }
+    Ok(sentences)
+}
+
+/// Puts one session in order: its journal, and what an interrupted cut left in its folder.
+pub(super) fn settle(locked: &Locked, store: &Tree) -> Result<Vec<String>> {
+    let mut sentences = Vec::new();
+    let tree = locked.tree();
+    if let Some(bytes) = tree.slurp(Path::new(JOURNAL))? {
+        match serde_json::from_slice::<Record>(&bytes) {
+            Ok(record) if record.version == VERSION => {
+                sentences.extend(settle_record(locked, store, &record)?);
+            }
+            Ok(_) | Err(_) => set_aside(locked)?,
+        }
+    }
+    tidy(locked)?;
+    for sentence in &sentences {
+        log::warn!("{sentence}");
+    }
+    Ok(sentences)
+}
+
+fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<String>> {
+    let who = format!("process {}", record.owner.pid);
+    if record.kind == Kind::Fork {
+        return settle_fork(locked, store, record, &who);
+    }
+    let way = if record.kind == Kind::Undo { Way::Undo } else { Way::Redo };
+    let what = match record.kind {
+        Kind::Undo => format!("undo {} that {who} did not finish", record.number),
+        Kind::Redo | Kind::Fork => format!("redo of {} that {who} did not finish", record.number),
+    };
+    let dir = undone_dir(record.number);
+    if locked.tree().stat(&dir)?.is_none() {
+        // The backup is durable before the journal is written: this journal is not one of ours.
+        set_aside(locked)?;
+        return Ok(Vec::new());
+    }
+    let backup = locked.tree().sub(&dir)?;
+    let hands = leases_for(store, record);
+    let site = Site { store, hands: &hands, backup: &backup };
+    match take_back(&site, locked, record, way) {
+        Ok(notes) => {
+            let mut sentences = vec![format!("the {what} was rolled back; the session is as before it")];
+            sentences.extend(notes);
+            Ok(sentences)
+        }
+        // The agent deleted the session meanwhile: there is nothing to roll back, and its backup stays.
+        Err(Refusal::NotFound { .. } | Refusal::Io { errno: Errno::NOENT, .. }) => {
+            set_aside(locked)?;
+            Ok(vec![format!(
+                "the {what} cannot be rolled back, its files are gone; what it had saved is in {}",
+                backup.path().display()
+            )])
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<Vec<String>> {
+    let mut sentences = Vec::new();
+    if let Some(new) = &record.new_dir {
+        if store.stat(&new.staging)?.is_some() {
+            store.remove_dir(&new.staging)?;
+            store.sync_parent(&new.staging)?;
+        }
+        let name = new.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        sentences.push(match store.stat(&new.dir)? {
+            Some(_) => format!("the fork {name} that {who} was making is complete and stays"),
+            None => format!("the fork that {who} did not finish was removed"),
+        });
+    }
+    locked.tree().unlink(Path::new(JOURNAL))?;
+    locked.tree().sync_dir(Path::new(""))?;
+    Ok(sentences)
+}
+
+/// Keeps a journal that cannot be used under another name; every recovery reports it.
+fn set_aside(locked: &Locked) -> Result<()> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let name = format!("{BAD_JOURNAL}{since}");
+    locked.tree().rename(Path::new(JOURNAL), Path::new(&name), false)?;
+    locked.tree().sync_dir(Path::new(""))
+}
+
+fn bad_journals(locked: &Locked) -> Result<Vec<String>> {
+    let tree = locked.tree();
+    let names = tree.list(Path::new(""))?.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
+    let bad = names.filter(|name| name.starts_with(BAD_JOURNAL));
+    Ok(bad
+        .map(|name| {
+            format!(
+                "{} could not be used and is kept; compare the session with it",
+                tree.path().join(name).display()
+            )
+        })
+        .collect())
+}
+
+/// Removes what never counted or counts no longer. While an unusable journal is kept, backups that do not
+/// count may be all that is left of something: they stay.
+fn tidy(locked: &Locked) -> Result<()> {
+    if !bad_journals(locked)?.is_empty() {
+        return Ok(());
+    }
+    let counting = undone::numbers(&locked.folder)?;
+    for number in locked.folder.numbers()? {
+        if counting.contains(&number) {
+            continue;
+        }
+        let dir = undone_dir(number);
+        if locked.tree().stat(&dir.join("redone.json"))?.is_some() {
+            undone::discard(locked, number)?;
+        } else if !holds_findings(locked, number)? {
+            locked.tree().remove_dir(&dir)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a roll-back kept content there that it could not explain.
+fn holds_findings(locked: &Locked, number: u32) -> Result<bool> {
+    let files = undone_dir(number).join("files");
+    if locked.tree().stat(&files)?.is_none() {
+        return Ok(false);
+    }
+    let names = locked.tree().list(&files)?;
+    Ok(names.iter().any(|(name, _)| name.to_string_lossy().contains(".found-")))
+}

@@ -1,0 +1,299 @@
+//! From an agent's steps to changes: what each touched file is now and must be afterwards, and the copies
+//! of both that the undo directory keeps.
+
+use std::path::{Path, PathBuf};
+
+use super::disk::{Open, Tree, mtime};
+use super::journal::{Change, How, Image, Seen};
+use super::lease::Hands;
+use super::scan::{Scan, empty_hash, scan_file};
+use crate::session::{Content, FileHash, FileView, Plan, Refusal, Result, Step};
+
+/// The files that a plan was made from, as they are under the locks.
+pub(super) struct Ground {
+    scans: Vec<(PathBuf, Option<Scan>)>,
+}
+
+/// A change and where its new tail comes from.
+pub(super) struct Resolved {
+    pub change: Change,
+    tail: Tail,
+}
+
+enum Tail {
+    Nothing,
+    Bytes(Vec<u8>),
+    Prefix { file: PathBuf, bytes: u64, newline: bool },
+}
+
+/// Whether a file that only grew behind what was seen counts as unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    Refused,
+    Accepted,
+}
+
+impl Ground {
+    /// Reads every file that the plan was made from and compares it with what the plan saw.
+    pub fn check(store: &Tree, hands: &Hands, plan: &Plan, growth: Growth) -> Result<Ground> {
+        let mut scans = Vec::new();
+        for view in &plan.based_on {
+            let mut marks = marks(plan, &view.file);
+            marks.extend(view.len);
+            let scan = scan_file(store, hands, &view.file, &marks)?;
+            if !is_as_seen(view, scan.as_ref(), growth) {
+                return Err(Refusal::Changed { what: view.file.display().to_string() });
+            }
+            scans.push((view.file.clone(), scan));
+        }
+        Ok(Ground { scans })
+    }
+
+    /// The scan of a file; one that the plan did not name is read now.
+    fn scan(&mut self, store: &Tree, hands: &Hands, plan: &Plan, file: &Path) -> Result<Option<&Scan>> {
+        let at = match self.scans.iter().position(|(known, _)| known == file) {
+            Some(at) => at,
+            None => {
+                let scan = scan_file(store, hands, file, &marks(plan, file))?;
+                self.scans.push((file.to_owned(), scan));
+                self.scans.len() - 1
+            }
+        };
+        Ok(self.scans[at].1.as_ref())
+    }
+
+    /// Every file of the ground as the changes leave it.
+    pub fn left_by(&self, changes: &[Change]) -> Vec<Seen> {
+        let untouched = self.scans.iter().filter(|(file, _)| changes.iter().all(|c| c.file != *file));
+        let untouched = untouched.map(|(file, scan)| Seen {
+            file: file.clone(),
+            len: scan.as_ref().map(|scan| scan.len),
+            hash: scan.as_ref().map_or(empty_hash(), |scan| scan.hash),
+        });
+        let touched = changes.iter().map(|change| Seen {
+            file: change.file.clone(),
+            len: change.after.map(|image| image.len),
+            hash: change.after.map_or(empty_hash(), |image| image.hash),
+        });
+        untouched.chain(touched).collect()
+    }
+
+    /// What the plan's steps change, growing files first: what a full disk refuses is refused before
+    /// anything was made shorter.
+    pub fn resolve(&mut self, store: &Tree, hands: &Hands, plan: &Plan) -> Result<Vec<Resolved>> {
+        let mut resolved = Vec::new();
+        for step in &plan.steps {
+            resolved.extend(self.resolve_step(store, hands, plan, step)?);
+        }
+        resolved.sort_by_key(|resolved: &Resolved| {
+            let (before, after) = (resolved.change.before, resolved.change.after);
+            match (before, after) {
+                (_, Some(after)) if after.len > before.map_or(0, |image| image.len) => 0,
+                (_, Some(_)) => 1,
+                (_, None) => 2,
+            }
+        });
+        Ok(resolved)
+    }
+
+    fn resolve_step(
+        &mut self,
+        store: &Tree,
+        hands: &Hands,
+        plan: &Plan,
+        step: &Step,
+    ) -> Result<Option<Resolved>> {
+        let (file, content) = match step {
+            Step::KeepPrefix { file, bytes } => {
+                let (before, _) = self.image(store, hands, plan, file)?;
+                let Some(before) = before else { return Err(gone(file)) };
+                let scan = self.scan(store, hands, plan, file)?;
+                let Some((len, hash, newline)) = scan.and_then(|scan| scan.finished_prefix(*bytes)) else {
+                    return Err(Refusal::Changed { what: file.display().to_string() });
+                };
+                if len == before.len && hash == before.hash {
+                    return Ok(None);
+                }
+                let tail = if newline { Tail::Bytes(b"\n".to_vec()) } else { Tail::Nothing };
+                let after = Some(Image { len, hash, ..before });
+                let how = How::InPlace;
+                let change = Change { file: file.clone(), how, keep: *bytes, before: Some(before), after };
+                return Ok(Some(Resolved { change, tail }));
+            }
+            Step::MoveAside { file } => {
+                let (before, _) = self.image(store, hands, plan, file)?;
+                let Some(before) = before else { return Ok(None) };
+                let change = Change {
+                    file: file.clone(),
+                    how: How::Rename,
+                    keep: 0,
+                    before: Some(before),
+                    after: None,
+                };
+                return Ok(Some(Resolved { change, tail: Tail::Nothing }));
+            }
+            Step::CreateDir { .. } => return Ok(None),
+            Step::Overwrite { file, content } | Step::Replace { file, content } => (file, content),
+        };
+        let (before, fresh) = self.image(store, hands, plan, file)?;
+        let (len, hash, tail) = self.content(store, hands, plan, content)?;
+        let after = Some(Image { len, hash, ..before.unwrap_or(fresh) });
+        // A file that is not there has no inode to keep.
+        let in_place = matches!(step, Step::Overwrite { .. }) && before.is_some();
+        let how = if in_place { How::InPlace } else { How::Rename };
+        Ok(Some(Resolved { change: Change { file: file.clone(), how, keep: 0, before, after }, tail }))
+    }
+
+    /// The file as it is, and what a new one in its place would be like.
+    fn image(
+        &mut self,
+        store: &Tree,
+        hands: &Hands,
+        plan: &Plan,
+        file: &Path,
+    ) -> Result<(Option<Image>, Image)> {
+        let facts = match hands.file(file) {
+            Some(open) => Some(open.facts()?),
+            None => store.stat(file)?,
+        };
+        let scan = self.scan(store, hands, plan, file)?;
+        let owner = store.facts()?;
+        let fresh =
+            Image { len: 0, hash: empty_hash(), mode: 0o600, uid: owner.st_uid, gid: owner.st_gid, mtime: 0 };
+        let image = scan.zip(facts).map(|(scan, facts)| Image {
+            len: scan.len,
+            hash: scan.hash,
+            mode: facts.st_mode & 0o7777,
+            uid: facts.st_uid,
+            gid: facts.st_gid,
+            mtime: mtime(&facts),
+        });
+        Ok((image, fresh))
+    }
+
+    /// Length and hash of new content.
+    fn content(
+        &mut self,
+        store: &Tree,
+        hands: &Hands,
+        plan: &Plan,
+        content: &Content,
+    ) -> Result<(u64, FileHash, Tail)> {
+        match content {
+            Content::Bytes(bytes) => {
+                let hash = FileHash(xxhash_rust::xxh3::xxh3_128(bytes));
+                Ok((bytes.len() as u64, hash, Tail::Bytes(bytes.clone())))
+            }
+            Content::Prefix { file, bytes } => {
+                let scan = self.scan(store, hands, plan, file)?.ok_or_else(|| gone(file))?;
+                let (len, hash, newline) = scan.finished_prefix(*bytes).ok_or_else(|| gone(file))?;
+                Ok((len, hash, Tail::Prefix { file: file.clone(), bytes: *bytes, newline }))
+            }
+            Content::Whole { file } => {
+                let scan = self.scan(store, hands, plan, file)?.ok_or_else(|| gone(file))?;
+                Ok((
+                    scan.len,
+                    scan.hash,
+                    Tail::Prefix { file: file.clone(), bytes: scan.len, newline: false },
+                ))
+            }
+        }
+    }
+
+    /// Writes new content into a file made for it; its length and hash.
+    pub fn write_content(
+        &mut self,
+        store: &Tree,
+        hands: &Hands,
+        plan: &Plan,
+        content: &Content,
+        into: &Open,
+    ) -> Result<(u64, FileHash)> {
+        let (len, hash, tail) = self.content(store, hands, plan, content)?;
+        write_tail(store, hands, &tail, into)?;
+        Ok((len, hash))
+    }
+}
+
+impl Resolved {
+    /// Puts both states' tails into the undo directory `dir` of `backup`, durable.
+    pub fn back_up(&self, index: usize, store: &Tree, hands: &Hands, backup: &Tree) -> Result<()> {
+        let before = backup.create(&super::journal::Way::Undo.from_tail(index))?;
+        if let Some(image) = self.change.before {
+            let opened;
+            let source = match hands.file(&self.change.file) {
+                Some(open) => open,
+                None => {
+                    opened = store.read(&self.change.file)?.ok_or_else(|| gone(&self.change.file))?;
+                    &opened
+                }
+            };
+            before.copy_from(source, self.change.keep, image.len - self.change.keep, 0)?;
+        }
+        before.sync()?;
+        let after = backup.create(&super::journal::Way::Undo.to_tail(index))?;
+        write_tail(store, hands, &self.tail, &after)?;
+        after.sync()
+    }
+}
+
+fn write_tail(store: &Tree, hands: &Hands, tail: &Tail, into: &Open) -> Result<()> {
+    match tail {
+        Tail::Nothing => Ok(()),
+        Tail::Bytes(bytes) => into.write_all(bytes, 0),
+        Tail::Prefix { file, bytes, newline } => {
+            let opened;
+            let source = match hands.file(file) {
+                Some(open) => open,
+                None => {
+                    opened = store.read(file)?.ok_or_else(|| gone(file))?;
+                    &opened
+                }
+            };
+            into.copy_from(source, 0, *bytes, 0)?;
+            if *newline { into.write_all(b"\n", *bytes) } else { Ok(()) }
+        }
+    }
+}
+
+/// Where hashes are needed in a file: wherever a step cuts it.
+fn marks(plan: &Plan, file: &Path) -> Vec<u64> {
+    let mut marks = Vec::new();
+    let mut content = |content: &Content| {
+        if let Content::Prefix { file: source, bytes } = content
+            && source == file
+        {
+            marks.push(*bytes);
+        }
+    };
+    for step in &plan.steps {
+        match step {
+            Step::Overwrite { content: new, .. } | Step::Replace { content: new, .. } => content(new),
+            Step::CreateDir { files, .. } => files.iter().for_each(|(_, new)| content(new)),
+            Step::KeepPrefix { .. } | Step::MoveAside { .. } => {}
+        }
+    }
+    for step in &plan.steps {
+        if let Step::KeepPrefix { file: kept, bytes } = step
+            && kept == file
+        {
+            marks.push(*bytes);
+        }
+    }
+    marks
+}
+
+fn is_as_seen(view: &FileView, scan: Option<&Scan>, growth: Growth) -> bool {
+    match (view.len, scan) {
+        (None, None) => true,
+        (None, Some(_)) | (Some(_), None) => false,
+        (Some(len), Some(scan)) => {
+            let grown_ok = growth == Growth::Accepted || scan.len == len;
+            grown_ok && scan.prefix(len) == Some(view.hash)
+        }
+    }
+}
+
+fn gone(file: &Path) -> Refusal {
+    Refusal::Changed { what: file.display().to_string() }
+}

@@ -1,0 +1,267 @@
+//! turnfs's own state: where it is, who may look at it, and the lock of each session.
+//!
+//! ```text
+//! <state>/sessions/<agent>-<store device>-<store inode>-<hash of the session's path>/
+//!     session.json      which session this is
+//!     lock              flock: one process at a time works on the session
+//!     journal.json      a cut under way; renamed when it counts (see `journal`)
+//!     journal.bad-<t>   one that could not be read or not be rolled back, kept and reported
+//!     last-number       the highest number that an undo ever got
+//!     undone/<n>/       undo.json, turns.json, files/<i>.before, files/<i>.after
+//! ```
+//! Directories are 0700, files 0600, whatever the umask.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::disk::{Open, Tree};
+use super::journal::{Record, VERSION, Whose};
+use super::lease::{PATIENCE, flock_within};
+use crate::agents::Environment;
+use crate::session::{Refusal, Result, SessionKey};
+
+/// turnfs's own state directory: journals, backups, locks. 0700; files 0600.
+#[derive(Clone, Debug)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+pub(super) const JOURNAL: &str = "journal.json";
+pub(super) const BAD_JOURNAL: &str = "journal.bad-";
+const LOCK: &str = "lock";
+const WHOSE: &str = "session.json";
+const LAST_NUMBER: &str = "last-number";
+
+impl StateDir {
+    /// `$XDG_STATE_HOME/turnfs`, or `~/.local/state/turnfs`; made when first written to.
+    ///
+    /// # Errors
+    /// When neither is set.
+    pub fn of(env: &Environment) -> Result<StateDir> {
+        // The XDG rules: a relative path counts as unset.
+        let state = env.path("XDG_STATE_HOME").filter(|path| path.is_absolute());
+        match state.or_else(|| Some(env.home.as_ref()?.join(".local/state"))) {
+            Some(state) => Ok(StateDir::at(&state.join("turnfs"))),
+            None => Err(Refusal::NotFound { what: "a place for turnfs's state (HOME is not set)".into() }),
+        }
+    }
+
+    /// A state directory at this path.
+    pub fn at(path: &Path) -> StateDir {
+        StateDir { path: path.to_owned() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens it; `None` if it was never made.
+    ///
+    /// # Errors
+    /// When it is a symlink or belongs to somebody else.
+    pub(super) fn open(&self) -> Result<Option<Tree>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = match rustix::fs::open(&self.path, flags, Mode::empty()) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e @ (Errno::LOOP | Errno::NOTDIR)) => {
+                return Err(Refusal::io(
+                    "opening (it must be a directory, no symlink)",
+                    &self.path,
+                    e.into(),
+                ));
+            }
+            Err(e) => return Err(Refusal::io("opening", &self.path, e.into())),
+        };
+        let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &self.path, e.into()))?;
+        if facts.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Refusal::io("using (it belongs to another user)", &self.path, Errno::ACCESS.into()));
+        }
+        if facts.st_mode & 0o077 != 0 {
+            rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o700))
+                .map_err(|e| Refusal::io("closing to others", &self.path, e.into()))?;
+        }
+        Tree::open(&self.path).map(Some)
+    }
+
+    /// Opens it, making it first if need be.
+    pub(super) fn open_or_make(&self) -> Result<Tree> {
+        if let Some(tree) = self.open()? {
+            return Ok(tree);
+        }
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(parent)
+            .map_err(|e| Refusal::io("making", parent, e))?;
+        let above = Tree::open(parent)?;
+        let name = Path::new(self.path.file_name().unwrap_or_default());
+        above.ensure_dir(name)?;
+        above.sync_dir(Path::new(""))?;
+        self.open()?.ok_or_else(|| Refusal::NotFound { what: self.path.display().to_string() })
+    }
+}
+
+/// The name of a session's folder below `sessions/`.
+fn folder_name(key: &SessionKey, store: &Tree) -> Result<PathBuf> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let facts = store.facts()?;
+    let hash = xxhash_rust::xxh3::xxh3_128(key.path.as_os_str().as_bytes());
+    Ok(PathBuf::from("sessions")
+        .join(format!("{}-{:x}-{:x}-{hash:032x}", key.agent, facts.st_dev, facts.st_ino)))
+}
+
+/// A session's folder in the state directory.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub tree: Tree,
+}
+
+/// A session's folder with its lock held: one process, one thread at a time.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub folder: Folder,
+    _lock: Open,
+}
+
+impl Folder {
+    /// The session's folder; `None` if nothing was ever done to the session.
+    pub fn find(state: &StateDir, key: &SessionKey) -> Result<Option<Folder>> {
+        let Some(tree) = state.open()? else { return Ok(None) };
+        let store = match Tree::open(&key.root) {
+            Ok(store) => store,
+            Err(Refusal::Io { errno: Errno::NOENT, .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let name = folder_name(key, &store)?;
+        match tree.stat(&name)? {
+            Some(_) => Ok(Some(Folder { tree: tree.sub(&name)? })),
+            None => Ok(None),
+        }
+    }
+
+    /// All folders there are.
+    pub fn all(state: &StateDir) -> Result<Vec<Folder>> {
+        let Some(tree) = state.open()? else { return Ok(Vec::new()) };
+        let sessions = Path::new("sessions");
+        if tree.stat(sessions)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let names = tree.list(sessions)?;
+        names.into_iter().map(|(name, _)| Ok(Folder { tree: tree.sub(&sessions.join(name))? })).collect()
+    }
+
+    /// Which session this is; `None` if that was never written or cannot be read.
+    pub fn whose(&self) -> Result<Option<Whose>> {
+        let bytes = self.tree.slurp(Path::new(WHOSE))?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Takes the lock if it is free within `patience`.
+    pub fn lock(self, patience: std::time::Duration) -> Result<Option<Locked>> {
+        let path = Path::new(LOCK);
+        let lock = match self.tree.write(path)? {
+            Some(lock) => lock,
+            None => match self.tree.create(path) {
+                Ok(lock) => lock,
+                // Another process made it in this moment.
+                Err(Refusal::Io { errno: Errno::EXIST, .. }) => match self.tree.write(path)? {
+                    Some(lock) => lock,
+                    None => return Ok(None),
+                },
+                Err(e) => return Err(e),
+            },
+        };
+        Ok(flock_within(&lock, patience)?.then_some(Locked { folder: self, _lock: lock }))
+    }
+}
+
+impl Locked {
+    /// Takes the lock of a session, making its folder if need be.
+    pub fn take(state: &StateDir, key: &SessionKey, id: &str, store: &Tree) -> Result<Locked> {
+        let top = state.open_or_make()?;
+        if top.ensure_dir(Path::new("sessions"))? {
+            top.sync_dir(Path::new(""))?;
+        }
+        let name = folder_name(key, store)?;
+        if top.ensure_dir(&name)? {
+            top.sync_parent(&name)?;
+        }
+        let folder = Folder { tree: top.sub(&name)? };
+        let Some(locked) = folder.lock(PATIENCE)? else {
+            return Err(Refusal::StoreLocked { what: format!("session {id}") });
+        };
+        // Prune removes folders; one that went away between open and lock is no lock at all.
+        if top.stat(&name)?.map(|now| now.st_ino) != Some(locked.tree().facts()?.st_ino) {
+            return Err(Refusal::StoreLocked { what: format!("session {id}") });
+        }
+        if locked.folder.whose()?.is_none() {
+            let whose = Whose {
+                version: VERSION,
+                agent: key.agent.name().to_owned(),
+                id: id.to_owned(),
+                root: key.root.to_path_buf(),
+                path: key.path.to_path_buf(),
+            };
+            locked.tree().put(Path::new(WHOSE), &json(&whose)?)?;
+        }
+        Ok(locked)
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.folder.tree
+    }
+
+    /// A number that no undo of this session ever had; durable before it is used.
+    pub fn next_number(&self) -> Result<u32> {
+        let path = Path::new(LAST_NUMBER);
+        let text = self.tree().slurp(path)?.unwrap_or_default();
+        let noted = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        let next = noted.unwrap_or(0).max(self.folder.highest_number()?) + 1;
+        self.tree().put(path, format!("{next}\n").as_bytes())?;
+        Ok(next)
+    }
+
+    /// Writes the journal, durable. No journal is left when this fails, as far as that can be had.
+    pub fn write_journal(&self, record: &Record) -> Result<()> {
+        let path = Path::new(JOURNAL);
+        let written = self.tree().put(path, &json(record)?);
+        if written.is_err() {
+            // Nothing was changed yet, so one that stays is rolled back to what already is.
+            let _ = self.tree().unlink(path);
+        }
+        written
+    }
+}
+
+impl Folder {
+    /// The numbers below `undone/`, rising.
+    pub fn numbers(&self) -> Result<Vec<u32>> {
+        let undone = Path::new("undone");
+        if self.tree.stat(undone)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let names = self.tree.list(undone)?;
+        let mut numbers: Vec<u32> =
+            names.iter().filter_map(|(name, _)| name.to_str()?.parse::<u32>().ok()).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn highest_number(&self) -> Result<u32> {
+        Ok(self.numbers()?.last().copied().unwrap_or(0))
+    }
+}
+
+/// The directory of undo `number`, relative to the session's folder.
+pub(super) fn undone_dir(number: u32) -> PathBuf {
+    Path::new("undone").join(number.to_string())
+}
+
+pub(super) fn json(value: &impl serde::Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(value).map_err(|e| Refusal::Internal { what: format!("writing JSON: {e}") })
+}

@@ -1,0 +1,226 @@
+//! What undos removed: `undone/<n>/` of a session's folder, listed and read.
+//!
+//! An undo counts from the moment that its directory holds `undo.json`, and until it holds `redone.json`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::disk::Tree;
+use super::journal::{Record, VERSION, path_text};
+use super::state::{Folder, Locked, StateDir, undone_dir};
+use crate::session::{Refusal, Result, SessionKey, Turn, TurnStatus};
+
+/// An undo that can still be read under `undone/` (and perhaps redone).
+#[derive(Clone, Debug)]
+pub struct Undone {
+    /// From 1, growing for the life of the session; never used again.
+    pub number: u32,
+    pub at: Timestamp,
+    /// The removed turns, with their numbers, spans and sizes as they were.
+    pub turns: Vec<Turn>,
+    /// The backup's directory.
+    pub dir: PathBuf,
+}
+
+/// `turns.json`: the removed turns.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Turns {
+    version: u32,
+    turns: Vec<StoredTurn>,
+}
+
+/// A [`Turn`] as it is stored.
+#[derive(Serialize, Deserialize)]
+struct StoredTurn {
+    n: u32,
+    prompt: Option<String>,
+    status: String,
+    detail: Option<String>,
+    /// Nanoseconds since 1970, as all times here.
+    started: Option<i128>,
+    ended: Option<i128>,
+    last: Option<i128>,
+    #[serde(with = "path_text")]
+    file: PathBuf,
+    start: u64,
+    end: u64,
+    line: u64,
+    group: u32,
+    text_len: u64,
+}
+
+impl Turns {
+    pub fn of(turns: &[Turn]) -> Turns {
+        let nanoseconds = |time: Option<Timestamp>| time.map(Timestamp::as_nanosecond);
+        let store = |turn: &Turn| StoredTurn {
+            n: turn.n,
+            prompt: turn.prompt.clone(),
+            status: turn.status.name().to_owned(),
+            detail: turn.detail.map(str::to_owned),
+            started: nanoseconds(turn.started),
+            ended: nanoseconds(turn.ended),
+            last: nanoseconds(turn.last),
+            file: turn.file.to_path_buf(),
+            start: turn.span.start,
+            end: turn.span.end,
+            line: turn.line,
+            group: turn.group,
+            text_len: turn.text_len,
+        };
+        Turns { version: VERSION, turns: turns.iter().map(store).collect() }
+    }
+}
+
+impl StoredTurn {
+    fn into_turn(self) -> Turn {
+        let time = |time: Option<i128>| time.and_then(|time| Timestamp::from_nanosecond(time).ok());
+        let all = [TurnStatus::Complete, TurnStatus::Interrupted, TurnStatus::Failed, TurnStatus::Running];
+        Turn {
+            n: self.n,
+            prompt: self.prompt,
+            status: all.into_iter().find(|s| s.name() == self.status).unwrap_or(TurnStatus::Interrupted),
+            detail: self.detail.as_deref().and_then(lasting),
+            started: time(self.started),
+            ended: time(self.ended),
+            last: time(self.last),
+            file: self.file.into(),
+            span: self.start..self.end,
+            line: self.line,
+            group: self.group,
+            text_len: self.text_len,
+        }
+    }
+}
+
+/// The word as one that lives as long as the process. There are a handful of them; a file that somebody
+/// filled with others gets no more than a bounded number.
+fn lasting(word: &str) -> Option<&'static str> {
+    static WORDS: OnceLock<Mutex<BTreeSet<&'static str>>> = OnceLock::new();
+    let mut words = WORDS.get_or_init(Mutex::default).lock().ok()?;
+    if let Some(known) = words.get(word) {
+        return Some(known);
+    }
+    if words.len() >= 64 || word.len() > 64 {
+        return None;
+    }
+    let new: &'static str = Box::leak(word.to_owned().into_boxed_str());
+    words.insert(new);
+    Some(new)
+}
+
+/// The undos of a session that can be read, oldest first. Costs one readdir when there are none.
+///
+/// # Errors
+/// What prevents reading turnfs's own state.
+pub fn undone(state: &StateDir, key: &SessionKey) -> Result<Vec<Undone>> {
+    let Some(folder) = Folder::find(state, key)? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for number in numbers(&folder)? {
+        let read = || -> Result<Undone> {
+            let record = record(&folder, number)?;
+            let at = Timestamp::from_nanosecond(record.at).unwrap_or(Timestamp::UNIX_EPOCH);
+            let dir = folder.tree.path().join(undone_dir(number));
+            Ok(Undone { number, at, turns: turns(&folder, number)?, dir })
+        };
+        match read() {
+            Ok(undone) => found.push(undone),
+            // Redone or pruned by another process in this moment.
+            Err(Refusal::NotFound { .. }) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(found)
+}
+
+/// The record bytes of a removed turn.
+///
+/// # Errors
+/// What prevents reading the backup.
+pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
+    let backup = Tree::open(&undone.dir)?;
+    let record: Record = parse(&backup, Path::new("undo.json"))?;
+    let len = (turn.span.end - turn.span.start) as usize;
+    let mut bytes = vec![0; len];
+    let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *turn.file);
+    let (open, offset) = match changed {
+        Some((index, change)) if turn.span.start >= change.keep => {
+            (backup.read(&super::journal::Way::Undo.from_tail(index))?, turn.span.start - change.keep)
+        }
+        // The undo left the turn's bytes where they are.
+        _ => {
+            let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
+            let whose = Folder { tree: Tree::open(sessions)? }.whose()?;
+            let root = whose.map(|whose| whose.root).unwrap_or_default();
+            (Tree::open(&root)?.read(&turn.file)?, turn.span.start)
+        }
+    };
+    let open = open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
+    let got = open.read_full(&mut bytes, offset)?;
+    if got != len {
+        return Err(Refusal::Changed { what: format!("the backup of turn {}", turn.n) });
+    }
+    Ok(bytes)
+}
+
+/// The numbers of the undos that count, rising.
+pub(super) fn numbers(folder: &Folder) -> Result<Vec<u32>> {
+    let mut counting = Vec::new();
+    for number in folder.numbers()? {
+        let dir = undone_dir(number);
+        let done = folder.tree.stat(&dir.join("undo.json"))?.is_some();
+        if done && folder.tree.stat(&dir.join("redone.json"))?.is_none() {
+            counting.push(number);
+        }
+    }
+    Ok(counting)
+}
+
+pub(super) fn record(folder: &Folder, number: u32) -> Result<Record> {
+    parse(&folder.tree, &undone_dir(number).join("undo.json"))
+}
+
+pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
+    let turns: Turns = parse(&folder.tree, &undone_dir(number).join("turns.json"))?;
+    Ok(turns.turns.into_iter().map(StoredTurn::into_turn).collect())
+}
+
+fn parse<T: serde::de::DeserializeOwned>(tree: &Tree, file: &Path) -> Result<T> {
+    let what = || tree.path().join(file).display().to_string();
+    let bytes = tree.slurp(file)?.ok_or_else(|| Refusal::NotFound { what: what() })?;
+    serde_json::from_slice(&bytes).map_err(|e| Refusal::Unsupported { what: format!("{} ({e})", what()) })
+}
+
+/// Makes the directory of a new undo.
+pub(super) fn make_dir(locked: &Locked, number: u32) -> Result<Tree> {
+    let tree = locked.tree();
+    tree.ensure_dir(Path::new("undone"))?;
+    let dir = undone_dir(number);
+    tree.mkdir(&dir)?;
+    tree.mkdir(&dir.join("files"))?;
+    tree.sub(&dir)
+}
+
+/// Makes the names in and above an undo's directory durable.
+pub(super) fn sync_dir(locked: &Locked, number: u32) -> Result<()> {
+    let dir = undone_dir(number);
+    locked.tree().sync_dir(&dir.join("files"))?;
+    locked.tree().sync_dir(&dir)?;
+    locked.tree().sync_dir(Path::new("undone"))?;
+    locked.tree().sync_dir(Path::new(""))
+}
+
+/// Removes an undo that no longer counts. `undo.json` goes first and `redone.json` last, so that a crash
+/// in between never makes it count again.
+pub(super) fn discard(locked: &Locked, number: u32) -> Result<()> {
+    let (tree, dir) = (locked.tree(), undone_dir(number));
+    tree.unlink(&dir.join("undo.json"))?;
+    tree.sync_dir(&dir)?;
+    tree.remove_dir(&dir.join("files"))?;
+    tree.unlink(&dir.join("turns.json"))?;
+    tree.unlink(&dir.join("redone.json"))?;
+    tree.remove_dir(&dir)
+}
