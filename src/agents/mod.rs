@@ -11,7 +11,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::session::{AgentKind, Damage, History, ItemSink, Plan, Result, Session, Turn, Writer};
+use crate::session::{
+    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer,
+};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -78,8 +80,37 @@ pub trait Agent: Send + Sync {
     /// Why that cut is refused.
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
 
+    /// How the entries of the store's shared index are read and written, where a cut changes one.
+    fn shared_index(&self) -> Option<&dyn SharedIndex> {
+        None
+    }
+
     /// Who has the session open now. Never disturbs a client; bounded in time.
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+}
+
+/// A store's index that all its sessions share, as bytes. Every method refuses a damaged index.
+pub trait SharedIndex {
+    /// The entry of a session; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`crate::session::Refusal::Damaged`], also where the session has two.
+    fn find(&self, index: &[u8], id: &str) -> Result<Option<Entry>>;
+
+    /// What the edit makes of the session's entry, now.
+    ///
+    /// # Errors
+    /// As [`SharedIndex::find`]; and when the entry that it is made from is not there.
+    fn edited(&self, index: &[u8], edit: &EntryEdit) -> Result<Entry>;
+
+    /// The index with this entry for the session, at the entry's place; with none the session is taken out.
+    ///
+    /// # Errors
+    /// As [`SharedIndex::find`].
+    fn put(&self, index: &[u8], id: &str, entry: Option<&Entry>) -> Result<Vec<u8>>;
+
+    /// Whether both say the same, however they are written and wherever they stand.
+    fn same(&self, one: &Entry, other: &Entry) -> bool;
 }
 
 /// What a look at a store found.

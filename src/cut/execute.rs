@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
-use super::journal::{Kind, NewDir, Owner, Record, VERSION, Way};
+use super::entry;
+use super::journal::{Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
@@ -19,7 +20,9 @@ use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
-use crate::session::{FileHash, History, Lock, Refusal, Result, Session, SessionKey, Step, Writer};
+use crate::session::{
+    Content, FileHash, History, Lock, Plan, Refusal, Result, Session, SessionKey, Step, Writer,
+};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -45,6 +48,7 @@ pub(super) fn undo(
     let growth = if force { Growth::Accepted } else { Growth::Refused };
     let mut ground = Ground::check(&store, &hands, &plan, growth)?;
     let resolved = ground.resolve(&store, &hands, &plan)?;
+    let entry = entry::resolve(agent, &store, &plan)?;
 
     let number = locked.next_number()?;
     let before = seen.turns.len() as u32;
@@ -60,6 +64,9 @@ pub(super) fn undo(
         leaves: ground.left_by(&changes),
         changes,
         new_dir: None,
+        new_files: Vec::new(),
+        entry,
+        locks: StoreLock::of(&plan.locks),
     };
     let back_up = || -> Result<Tree> {
         let dir = undone::make_dir(&locked, number)?;
@@ -80,9 +87,10 @@ pub(super) fn undo(
     };
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
-    cut.run(hands, || {
+    let _store_locks = cut.run(hands, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false };
+        let rebuilt = is_rebuilt(&plan);
+        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false, rebuilt };
         cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
     })?;
     let commit = || {
@@ -124,8 +132,14 @@ pub(super) fn redo(
     }
     // The files that exist and are changed in place are leased, in the record's order.
     let in_place = undo.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
-    let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
+    let mut locks: Vec<Lock> = undo.locks.iter().map(StoreLock::lock).collect();
+    locks.extend(in_place.map(|change| Lock::Lease { file: change.file.clone() }));
     let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
+    if let Some(entry) = &undo.entry
+        && !entry::is_applied(agent, &store, entry, Way::Undo)?
+    {
+        return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
+    }
     for left in &undo.leaves {
         let scan = super::scan::scan_file(&store, &hands, &left.file, &[])?;
         if scan.map(|scan| (scan.len, scan.hash)) != left.len.map(|len| (len, left.hash)) {
@@ -136,8 +150,8 @@ pub(super) fn redo(
     locked.write_journal(&record)?;
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
-    cut.run(hands, || {
-        let expected = Expected { turns: &turns, count: undo.turns_before, same_ends: true };
+    let _store_locks = cut.run(hands, || {
+        let expected = Expected { turns: &turns, count: undo.turns_before, same_ends: true, rebuilt: false };
         cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
     })?;
     let done = undone_dir(number).join("redone.json");
@@ -168,7 +182,8 @@ pub(super) fn fork(
     let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
     let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
     let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
-        return Err(Refusal::Internal { what: "a fork that does not begin with a new directory".into() });
+        let fork = super::beside::Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan };
+        return fork.run(&hands, &mut ground);
     };
     if store.stat(dir)?.is_some() {
         return Err(Refusal::io("making", &store.path().join(dir), rustix::io::Errno::EXIST.into()));
@@ -183,6 +198,9 @@ pub(super) fn fork(
         turns_after: plan.promise.turns,
         changes: Vec::new(),
         new_dir: Some(NewDir { dir: dir.clone(), staging: staging.clone() }),
+        new_files: Vec::new(),
+        entry: None,
+        locks: StoreLock::of(&plan.locks),
         leaves: Vec::new(),
     };
     locked.write_journal(&record)?;
@@ -223,7 +241,8 @@ pub(super) fn fork(
             ..session.clone()
         };
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false };
+        let rebuilt = is_rebuilt(&plan);
+        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false, rebuilt };
         verify::turns(&agent.load(&new)?, &expected, true)?;
         Ok(written)
     };
@@ -282,8 +301,13 @@ struct Cut<'a> {
 
 impl Cut<'_> {
     /// Applies the changes under `hands`, lets go of these, and asks `verify`; rolls back on any error.
-    fn run(&self, hands: Hands, verify: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// The hands that come back still hold the store's own lock files.
+    fn run(&self, mut hands: Hands, verify: impl FnOnce() -> Result<()>) -> Result<Hands> {
         let apply = || -> Result<()> {
+            // Before the files: a crash in between only moves what the entry says of them.
+            if let Some(entry) = &self.record.entry {
+                entry::apply(self.agent, self.store, entry, self.way)?;
+            }
             let site = Site { store: self.store, hands: &hands, backup: self.backup };
             for (index, change) in self.in_order() {
                 site.apply(index, change, self.way)?;
@@ -299,8 +323,9 @@ impl Cut<'_> {
             return Err(self.roll_back(&hands, refusal));
         }
         // Reading the session as any session is read opens its files, which would wait for our leases.
-        drop(hands);
-        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))
+        hands.let_go_of_files();
+        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))?;
+        Ok(hands)
     }
 
     /// Makes the cut count; rolls back if that fails.
@@ -338,7 +363,7 @@ impl Cut<'_> {
 
     fn roll_back(&self, hands: &Hands, why: Refusal) -> Refusal {
         let site = Site { store: self.store, hands, backup: self.backup };
-        match take_back(&site, self.locked, self.record, self.way) {
+        match take_back(self.agent, &site, self.locked, self.record, self.way) {
             Ok(_) => why,
             Err(rolling_back) => {
                 Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
@@ -380,10 +405,19 @@ pub(super) fn leases_for(store: &Tree, record: &Record) -> Hands {
 
 /// Rolls back a record's changes, then removes the journal (and an undo's backup). The sentences are
 /// what there was to tell.
-pub(super) fn take_back(site: &Site<'_>, locked: &Locked, record: &Record, way: Way) -> Result<Vec<String>> {
+pub(super) fn take_back(
+    agent: &dyn Agent,
+    site: &Site<'_>,
+    locked: &Locked,
+    record: &Record,
+    way: Way,
+) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for (index, change) in record.changes.iter().enumerate().rev() {
         notes.extend(site.roll_back(index, change, way)?);
+    }
+    if let Some(entry) = &record.entry {
+        notes.extend(entry::roll_back(agent, site.store, entry, way)?);
     }
     locked.tree().unlink(Path::new(JOURNAL))?;
     locked.tree().sync_dir(Path::new(""))?;
@@ -396,9 +430,13 @@ pub(super) fn take_back(site: &Site<'_>, locked: &Locked, record: &Record, way: 
 
 fn take_hands(agent: &dyn Agent, store: &Tree, locks: &[Lock], force: bool, asked: &str) -> Result<Hands> {
     let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
-    Hands::take(store, locks, on_writer)?.map_err(|HeldByWriter(file)| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        live(agent, format!("has {name} open for writing"), asked)
+    Hands::take(store, locks, on_writer)?.map_err(|held| {
+        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let evidence = match &held {
+            HeldByWriter::Open(file) => format!("has {} open for writing", name(file)),
+            HeldByWriter::Claim(file) => format!("holds {}, which `force` does not override", name(file)),
+        };
+        live(agent, evidence, asked)
     })
 }
 
@@ -447,6 +485,18 @@ fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
     session
 }
 
-fn now() -> i128 {
+/// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
+pub(super) fn is_rebuilt(plan: &Plan) -> bool {
+    plan.steps.iter().any(|step| match step {
+        Step::Overwrite { content, .. }
+        | Step::Replace { content, .. }
+        | Step::CreateFile { content, .. } => {
+            matches!(content, Content::Parts(_))
+        }
+        _ => false,
+    })
+}
+
+pub(super) fn now() -> i128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::session::FileHash;
+use crate::session::{Entry, FileHash, Lock};
 
 /// The version of the files in the state directory.
 pub(super) const VERSION: u32 = 1;
@@ -39,8 +39,62 @@ pub(super) struct Record {
     pub changes: Vec<Change>,
     /// For a fork.
     pub new_dir: Option<NewDir>,
+    /// For a fork of files that stand beside others: all of them, in the order in which they are made.
+    #[serde(default)]
+    pub new_files: Vec<NewFile>,
+    /// The session's entry in its store's shared index.
+    #[serde(default)]
+    pub entry: Option<EntryChange>,
+    /// The store's own locks, in their order; whoever takes the cut back needs them too.
+    #[serde(default)]
+    pub locks: Vec<StoreLock>,
     /// Every file that the session's history is made of, as the cut leaves it.
     pub leaves: Vec<Seen>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NewFile {
+    #[serde(with = "path_text")]
+    pub file: PathBuf,
+}
+
+/// A lock file of the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StoreLock {
+    #[serde(with = "path_text")]
+    pub file: PathBuf,
+    /// Held by whoever has the session open; else a short lock that is waited for.
+    pub claim: bool,
+}
+
+/// What happens to one entry of a shared index.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct EntryChange {
+    #[serde(with = "path_text")]
+    pub index: PathBuf,
+    pub id: String,
+    /// `None`: there was none.
+    pub before: Option<Entry>,
+    pub after: Option<Entry>,
+}
+
+impl StoreLock {
+    /// Those of a plan's locks that are lock files.
+    pub fn of(locks: &[Lock]) -> Vec<StoreLock> {
+        let lock = |lock: &Lock| match lock {
+            Lock::Flock { file, .. } => Some(StoreLock { file: file.clone(), claim: false }),
+            Lock::Claim { file } => Some(StoreLock { file: file.clone(), claim: true }),
+            Lock::Lease { .. } => None,
+        };
+        locks.iter().filter_map(lock).collect()
+    }
+
+    pub fn lock(&self) -> Lock {
+        match self.claim {
+            true => Lock::Claim { file: self.file.clone() },
+            false => Lock::Flock { file: self.file.clone(), create: true },
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

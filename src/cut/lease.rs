@@ -57,8 +57,13 @@ pub(super) enum OnWriter {
     GoOn,
 }
 
-/// A file was held open for writing by somebody else.
-pub(super) struct HeldByWriter(pub PathBuf);
+/// Who is in the way.
+pub(super) enum HeldByWriter {
+    /// The file is open for writing somewhere else.
+    Open(PathBuf),
+    /// Somebody holds the lock that stands for having the session open.
+    Claim(PathBuf),
+}
 
 impl Hands {
     /// Takes the locks in their order.
@@ -76,6 +81,13 @@ impl Hands {
                     }
                 }
                 Lock::Flock { file, create } => hands.flock(store, file, *create)?,
+                Lock::Claim { file } => {
+                    let Some(open) = store.write(file)? else { continue };
+                    if !flock_within(&open, Duration::ZERO)? {
+                        return Ok(Err(HeldByWriter::Claim(file.clone())));
+                    }
+                    hands.flocks.push(open);
+                }
             }
         }
         Ok(Ok(hands))
@@ -112,7 +124,7 @@ impl Hands {
                 Denied::Writer => waited >= PATIENCE,
             };
             if enough && denied == Denied::Writer && on_writer == OnWriter::Refuse {
-                return Ok(Err(HeldByWriter(file.to_owned())));
+                return Ok(Err(HeldByWriter::Open(file.to_owned())));
             }
             if enough {
                 let Some(open) = store.write(file)? else { return Ok(Ok(())) };
@@ -135,6 +147,11 @@ impl Hands {
         }
         self.flocks.push(open);
         Ok(())
+    }
+
+    /// Lets go of the files, so that they can be opened again, and keeps the store's lock files.
+    pub fn let_go_of_files(&mut self) {
+        self.files.clear();
     }
 
     /// The file as these hands hold it.

@@ -5,7 +5,9 @@
 //! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
 
 mod apply;
+mod beside;
 mod disk;
+mod entry;
 mod execute;
 mod fault;
 mod journal;

@@ -16,7 +16,7 @@ pub use agent::AgentKind;
 pub use damage::{Damage, DamageClass};
 pub use history::{CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
-pub use plan::{Content, Lock, Plan, Promise, Step};
+pub use plan::{Content, Entry, EntryEdit, Lock, Part, Plan, Promise, Step};
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
 pub use turn::{Confidence, Piece, Turn, TurnStatus};

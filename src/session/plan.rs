@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{FileHash, FileView};
+use serde::{Deserialize, Serialize};
+
+use super::{FileHash, FileView, Piece};
 
 /// Everything needed to make one cut, and to know afterwards that it is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,37 @@ pub enum Step {
         /// Paths relative to `dir`; directories in between are made.
         files: Vec<(PathBuf, Content)>,
     },
+    /// Make a file that was not there: built beside, fsynced, renamed.
+    CreateFile { file: PathBuf, content: Content },
+    /// Change one session's entry in an index that the store's sessions share. What the entry becomes is
+    /// worked out under the locks, out of the index as it is then; no other entry changes by a byte.
+    EditEntry { index: PathBuf, edit: EntryEdit },
+}
+
+/// What happens to an entry of a shared index; the agent's [`crate::agents::SharedIndex`] knows its form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryEdit {
+    /// The session was cut: it has `messages` messages now. `rewritten`: they are not counted as before.
+    Cut { id: String, messages: u64, rewritten: bool },
+    /// The session `id` is a new one, made out of `source`.
+    Copy { source: String, id: String },
+}
+
+impl EntryEdit {
+    /// Whose entry it is.
+    pub fn id(&self) -> &str {
+        match self {
+            EntryEdit::Cut { id, .. } | EntryEdit::Copy { id, .. } => id,
+        }
+    }
+}
+
+/// An entry of a shared index, as it stands there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub text: String,
+    /// Its place among all entries, from 0.
+    pub at: usize,
 }
 
 /// New content of a file.
@@ -59,6 +92,15 @@ pub enum Content {
     Whole { file: PathBuf },
     /// These bytes.
     Bytes(Vec<u8>),
+    /// Several parts, one behind the other; a last record without a newline gets one.
+    Parts(Vec<Part>),
+}
+
+/// A part of new content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Piece(Piece),
+    Bytes(Vec<u8>),
 }
 
 /// A lock that a cut must hold.
@@ -68,6 +110,9 @@ pub enum Lock {
     Lease { file: PathBuf },
     /// flock(LOCK_EX) on a lock file of the store, waited for at most 2 s.
     Flock { file: PathBuf, create: bool },
+    /// flock(LOCK_EX) on a lock file that a client holds as long as it has the session open: never waited
+    /// for, never forced. Where the file is not there nobody holds it.
+    Claim { file: PathBuf },
 }
 
 impl Plan {

@@ -46,6 +46,8 @@ pub enum Refusal {
     Ambiguous { asked: String, options: String },
     #[error("history needed for this cut is no longer on disk: {what}")]
     Lost { what: String },
+    #[error("{what}; it is shown, and not changed")]
+    ReadOnlySession { what: String },
     #[error("this mount is read-only (mounted with --read-only)")]
     ReadOnlyMount,
     #[error("turnfs files cannot be changed this way; write a turn number to undo, redo or fork")]
@@ -79,7 +81,7 @@ impl Refusal {
             Refusal::Unsupported { .. } | Refusal::CannotCut { .. } => Errno::OPNOTSUPP,
             Refusal::Ambiguous { .. } => Errno::NOTUNIQ,
             Refusal::Lost { .. } => Errno::NODATA,
-            Refusal::ReadOnlyMount => Errno::ROFS,
+            Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
             Refusal::NotPermitted => Errno::PERM,
             Refusal::NotFound { .. } => Errno::NOENT,
             Refusal::Io { errno, .. } => *errno,

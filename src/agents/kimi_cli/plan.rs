@@ -287,7 +287,8 @@ fn add_names(bytes: &[u8], named: &mut Named) {
         named.subagents.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
     }
     for at in memmem::find_iter(bytes, b"uploads/") {
-        let ends = |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();
+        let ends =
+            |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();
         let rest = &bytes[at + b"uploads/".len()..];
         let name: Vec<u8> = rest.iter().take_while(|byte| !ends(byte)).copied().collect();
         let plain = |name: &String| !name.is_empty() && name != "." && name != ".." && name != ".sent";
@@ -304,8 +305,9 @@ mod tests {
     fn names_are_found_in_every_spelling_and_across_chunks() {
         let dir = tempfile::tempdir().unwrap();
         let wire = dir.path().join("wire.jsonl");
-        let mut text = r#"{"agent_id": "aaf20e08a2"} {\"agent_id\":\"a1\"} agent_id: a2 uploads/v.mp4" uploads/../x"#
-            .to_owned();
+        let mut text =
+            r#"{"agent_id": "aaf20e08a2"} {\"agent_id\":\"a1\"} agent_id: a2 uploads/v.mp4" uploads/../x"#
+                .to_owned();
         text.push_str(&" ".repeat(CHUNK - text.len() - 4));
         text.push_str(r#""agent_id": "a3" "agent_id": "a4""#);
         std::fs::write(&wire, &text).unwrap();

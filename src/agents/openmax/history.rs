@@ -190,6 +190,20 @@ impl Loaded {
         }
     }
 
+    /// The lines of the transcript's first `bytes` that hold messages, where blank ones stand between them:
+    /// a copy does not take these over. `None`: there are none.
+    pub fn without_blanks(&self, files: &Files, bytes: u64) -> Option<Vec<Piece>> {
+        let kept = self.live.found.iter().take_while(|found| found.start < bytes);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let (mut expected, mut blanks) = (0, false);
+        for found in kept {
+            blanks |= found.start != expected || found.end != found.line_end;
+            expected = found.end;
+            pieces.push(Piece { file: files.live.clone(), span: found.start..found.line_end });
+        }
+        blanks.then_some(pieces)
+    }
+
     /// Byte behind the first `messages` messages of the transcript.
     fn live_end(&self, messages: usize) -> u64 {
         match self.live.found.get(messages) {

@@ -3,13 +3,19 @@
 //! Unknown fields of entries are accepted and kept. What does not parse as a whole is refused as a whole,
 //! as the client does it; nothing is ever defaulted to empty.
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::path::Path;
+use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::layout::INDEX;
-use crate::session::{Damage, DamageClass};
+use crate::agents::SharedIndex;
+use crate::session::{self, Damage, DamageClass, EntryEdit, Refusal};
+
+type Result<T, E = Refusal> = std::result::Result<T, E>;
 
 /// What the user is to do about a damaged index, as the client says it.
 pub(super) const ADVICE: &str = "close every openmax, then move the file aside (openmax --check)";
@@ -76,6 +82,185 @@ impl Index {
             (first, None) => Ok(first),
         }
     }
+}
+
+/// What a cut does with the index.
+pub(super) struct Entries;
+
+impl SharedIndex for Entries {
+    fn find(&self, index: &[u8], id: &str) -> Result<Option<session::Entry>> {
+        let parsed = Index::parse(index).map_err(refuse)?;
+        let at = parsed.only(index, id).map_err(refuse)?;
+        at.map(|at| Ok(session::Entry { text: text(index, &parsed.entries[at].span)?.to_owned(), at }))
+            .transpose()
+    }
+
+    fn edited(&self, index: &[u8], edit: &EntryEdit) -> Result<session::Entry> {
+        let parsed = Index::parse(index).map_err(refuse)?;
+        let source = match edit {
+            EntryEdit::Cut { id, .. } => id,
+            EntryEdit::Copy { source, .. } => source,
+        };
+        let Some(at) = parsed.only(index, source).map_err(refuse)? else {
+            return Err(Refusal::ReadOnlySession { what: format!("the index has no entry for {source}") });
+        };
+        let old = &parsed.entries[at];
+        let now = now();
+        let mut fields = Fields::of(text(index, &old.span)?)?;
+        match edit {
+            EntryEdit::Cut { messages, rewritten, .. } => {
+                let points = old.resume_points.iter().filter(|point| !rewritten && *point <= messages);
+                fields.set("updated_at", &now)?;
+                fields.set_points(&points.copied().collect::<Vec<u64>>())?;
+                // Moved to the end, where a newer entry stands.
+                Ok(session::Entry { text: fields.text(), at: parsed.entries.len() - 1 })
+            }
+            EntryEdit::Copy { id, .. } => {
+                // Of equal seconds one version of the client takes the first entry, another the last.
+                let newest = parsed.entries.iter().filter(|entry| same_project(entry, old));
+                let newest = newest.map(|entry| entry.updated_at).max().unwrap_or(0);
+                fields.set("id", id)?;
+                fields.set("created_at", &now)?;
+                fields.set("updated_at", &now.max(newest.saturating_add(1)))?;
+                fields.set_points(&[])?;
+                // What else stands in an entry is the source's own.
+                fields.only(&["id", "project", "title", "created_at", "updated_at"]);
+                Ok(session::Entry { text: fields.text(), at: parsed.entries.len() })
+            }
+        }
+    }
+
+    fn put(&self, index: &[u8], id: &str, entry: Option<&session::Entry>) -> Result<Vec<u8>> {
+        let parsed = Index::parse(index).map_err(refuse)?;
+        let old = parsed.only(index, id).map_err(refuse)?;
+        let mut texts = Vec::with_capacity(parsed.entries.len() + 1);
+        // What stands between the entries stays where it is, so that an entry that goes away and comes back
+        // leaves no trace.
+        let mut between = Vec::with_capacity(parsed.entries.len());
+        for (at, known) in parsed.entries.iter().enumerate() {
+            texts.push(text(index, &known.span)?);
+            if let Some(next) = parsed.entries.get(at + 1) {
+                between.push(text(index, &(known.span.end..next.span.start))?);
+            }
+        }
+        let start = parsed.entries.first().map_or("[\n  ", |first| &text_or_empty(index)[..first.span.start]);
+        let end = parsed.entries.last().map_or("\n]", |last| &text_or_empty(index)[last.span.end..]);
+        if let Some(old) = old {
+            texts.remove(old);
+        }
+        if let Some(entry) = entry {
+            texts.insert(entry.at.min(texts.len()), &entry.text);
+        }
+        if texts.is_empty() {
+            return Ok(b"[]".to_vec());
+        }
+        let mut new = start.to_owned();
+        for (at, text) in texts.iter().enumerate() {
+            if at > 0 {
+                new.push_str(between.get(at - 1).copied().unwrap_or(",\n  "));
+            }
+            new.push_str(text);
+        }
+        new.push_str(end);
+        Ok(new.into_bytes())
+    }
+
+    fn same(&self, one: &session::Entry, other: &session::Entry) -> bool {
+        let parse = |entry: &session::Entry| serde_json::from_str::<Entry>(&entry.text).ok();
+        // The client drops what it does not know and writes the rest anew.
+        one.text == other.text || (parse(one).is_some() && parse(one) == parse(other))
+    }
+}
+
+/// An entry's fields in their order, as they are written.
+struct Fields<'a>(Vec<(String, Cow<'a, str>)>);
+
+impl<'a> Fields<'a> {
+    fn of(entry: &'a str) -> Result<Fields<'a>> {
+        struct Ordered;
+        impl<'de> serde::de::Visitor<'de> for Ordered {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(fields)
+            }
+        }
+        let mut parser = serde_json::Deserializer::from_str(entry);
+        let fields = serde::Deserializer::deserialize_map(&mut parser, Ordered).map_err(internal)?;
+        Ok(Fields(fields.into_iter().map(|(key, value)| (key, value.get().into())).collect()))
+    }
+
+    fn set(&mut self, key: &str, value: &impl serde::Serialize) -> Result<()> {
+        let value = serde_json::to_string(value).map_err(internal)?;
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, old)) => *old = value.into(),
+            None => self.0.push((key.to_owned(), value.into())),
+        }
+        Ok(())
+    }
+
+    /// The client leaves the field out where there are none.
+    fn set_points(&mut self, points: &[u64]) -> Result<()> {
+        if points.is_empty() {
+            self.0.retain(|(key, _)| key != "resume_points");
+            return Ok(());
+        }
+        let lines: Vec<String> = points.iter().map(|point| format!("      {point}")).collect();
+        self.set("resume_points", &())?;
+        if let Some((_, value)) = self.0.iter_mut().find(|(key, _)| key == "resume_points") {
+            *value = format!("[\n{}\n    ]", lines.join(",\n")).into();
+        }
+        Ok(())
+    }
+
+    fn only(&mut self, keys: &[&str]) {
+        self.0.retain(|(key, _)| keys.contains(&key.as_str()));
+    }
+
+    /// Written as the client writes an entry.
+    fn text(&self) -> String {
+        let fields = self.0.iter().map(|(key, value)| {
+            let key = serde_json::Value::from(key.as_str());
+            format!("    {key}: {value}")
+        });
+        format!("{{\n{}\n  }}", fields.collect::<Vec<_>>().join(",\n"))
+    }
+}
+
+fn internal(error: serde_json::Error) -> Refusal {
+    Refusal::Internal { what: format!("an index entry that was read cannot be written: {error}") }
+}
+
+pub(super) fn refuse(damage: Damage) -> Refusal {
+    Refusal::Damaged { damage }
+}
+
+fn text<'a>(index: &'a [u8], span: &Range<usize>) -> Result<&'a str> {
+    let bytes = index.get(span.clone()).unwrap_or_default();
+    simdutf8::basic::from_utf8(bytes)
+        .map_err(|_| Refusal::Internal { what: "an index that was read is not UTF-8".into() })
+}
+
+fn text_or_empty(index: &[u8]) -> &str {
+    simdutf8::basic::from_utf8(index).unwrap_or_default()
+}
+
+fn same_project(one: &Entry, other: &Entry) -> bool {
+    Path::new(&one.project).components().eq(Path::new(&other.project).components())
+}
+
+/// Unix seconds.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// A damage of the index at this byte.

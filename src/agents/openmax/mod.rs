@@ -15,7 +15,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment};
+use super::{Agent, Discovery, Environment, SharedIndex};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 use crate::transcript;
 
@@ -75,6 +75,10 @@ impl Agent for OpenMax {
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         cuts::plan_undo(session, history, n)
+    }
+
+    fn shared_index(&self) -> Option<&dyn SharedIndex> {
+        Some(&index::Entries)
     }
 
     fn writer(&self, session: &Session, _: &History) -> Option<Writer> {

@@ -16,6 +16,8 @@ pub(super) struct Found {
     /// Byte range in its file: the line, and blank lines behind it.
     pub start: u64,
     pub end: u64,
+    /// Where its own line ends.
+    pub line_end: u64,
     /// From 1.
     pub line: u64,
     pub role: Role,
@@ -157,6 +159,7 @@ impl Found {
         Found {
             start: line.start,
             end: line.end,
+            line_end: line.end,
             line: line.number,
             role,
             looks_like_note: message.looks_like_note(),
