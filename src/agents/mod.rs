@@ -8,6 +8,7 @@ pub mod openmax;
 
 use std::any::Any;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -119,8 +120,29 @@ pub struct Discovery {
     pub sessions: Vec<Session>,
     /// Damage of shared files (an index) and of what could not be listed.
     pub problems: Vec<Damage>,
-    /// What the agent's folder wants to find again at the next look; nobody else looks into it.
-    pub remembered: Option<Arc<dyn Any + Send + Sync>>,
+    /// What the agent keeps for its next look.
+    pub memory: Memory,
+}
+
+/// What an agent's `discover` remembers from one look to the next; nobody else can look inside.
+#[derive(Clone, Default)]
+pub struct Memory(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Memory {
+    pub fn new<T: Send + Sync + 'static>(what: T) -> Memory {
+        Memory(Some(Arc::new(what)))
+    }
+
+    /// What [`Memory::new`] was given, if it was a `T`.
+    pub fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Memory(..)" } else { "Memory(none)" })
+    }
 }
 
 /// The environment in which stores are looked for; a value, so that tests and `--store` can set it.

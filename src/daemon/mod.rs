@@ -1,1 +1,251 @@
-//! Background start, readiness, signals, mountinfo, stale mounts.
+//! The life of a mount: mount point, background start, readiness, signals, end, stale mounts.
+//!
+//! [`serve`] is the daemon itself, in the foreground; [`background`] starts it detached and waits for its
+//! word. Knows nothing of what the mount shows: that is `fs`, mounted by `fuse`.
+
+pub mod background;
+mod claim;
+mod detach;
+mod failure;
+pub mod mountinfo;
+mod mountpoint;
+mod news;
+mod readiness;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use rustix::fs::Mode;
+
+use crate::agents::Environment;
+use crate::catalog::{Catalog, StoreOptions};
+use crate::cut::{self, StateDir};
+use crate::fs::{Fs, Options};
+use crate::fuse::{self, MountOptions};
+use crate::session::Refusal;
+
+use claim::Claim;
+pub use detach::{Detached, fusermount};
+pub use failure::Failure;
+use mountinfo::Device;
+pub use mountpoint::{Answer, ask, resolve};
+use mountpoint::{MountPoint, Spot};
+use news::News;
+pub use readiness::Report;
+
+/// How long another daemon that is just starting or ending at the same place is waited for.
+const CLAIM_LIMIT: Duration = Duration::from_secs(4);
+
+/// How long the session is waited for after its mount was taken away.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long `turnfs umount` waits for the daemon to be gone.
+const UMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
+/// What to mount, and where. Paths may be relative to the working directory.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub mountpoint: PathBuf,
+    pub project: Option<PathBuf>,
+    pub stores: StoreOptions,
+    pub read_only: bool,
+    pub allow_other: bool,
+    pub show_all: bool,
+}
+
+/// Mounts and serves until the mount is taken away or a signal asks to stop. Returns at once when the
+/// mount point is a turnfs mount already.
+///
+/// # Errors
+/// Why there is no mount. Nothing was changed then.
+pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result<(), Failure> {
+    check_prerequisites(&request)?;
+    let path = resolve(&request.mountpoint)?;
+    let project = request.project.as_deref().map(std::path::absolute).transpose();
+    let project = project.map_err(|error| Failure::io("find", Path::new("."), error))?;
+    let state = StateDir::of(env)?;
+    let catalog = Arc::new(Catalog::new(env, &request.stores));
+    check_stores(&catalog)?;
+    let Some(claim) = claim(state.path(), &path)? else {
+        report.already_mounted(&path);
+        return Ok(());
+    };
+    let mut hidden: Vec<PathBuf> = catalog.stores().iter().map(|store| store.root.to_path_buf()).collect();
+    hidden.push(state.path().to_owned());
+    let spot = match MountPoint::prepare(&path, &hidden)? {
+        Spot::Free(spot) => spot,
+        Spot::AlreadyMounted => {
+            report.already_mounted(&path);
+            return Ok(());
+        }
+    };
+    report.start_log(state.path())?;
+    // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
+    rustix::process::chdir("/").map_err(|errno| Failure::io("enter", Path::new("/"), errno.into()))?;
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    for sentence in cut::recover(&state)? {
+        log::warn!("{sentence}");
+    }
+    let (sender, news) = std::sync::mpsc::channel();
+    news::watch_signals(sender.clone()).map_err(|error| Failure::io("catch signals in", &path, error))?;
+
+    let options = Options {
+        project,
+        read_only: request.read_only,
+        show_all: request.show_all,
+        mountpoint: path.clone(),
+    };
+    let fs = Arc::new(Fs::new(catalog, state, options));
+    let how = MountOptions { allow_other: request.allow_other, read_only: request.read_only };
+    let mounted = fuse::mount(fs, spot.path(), how)
+        .map_err(|error| Failure::Mount { path: path.clone(), why: error.to_string().trim().into() })?;
+    let (major, minor) = mounted.mounted_device();
+    let device = Device { major, minor };
+    news::watch_session(sender.clone(), mounted);
+    news::watch_mountinfo(sender, path.clone(), device);
+    match ask(&path) {
+        Answer::Alive => report.ready(&path),
+        answer => {
+            detach::detach_lazily(&path, device)?;
+            return Err(Failure::Mount { path, why: format!("it does not answer ({answer:?})") });
+        }
+    }
+    log::info!("mounted at {} (device {device})", path.display());
+    wait_for_the_end(&news, &path, device);
+    readiness::notify_systemd("STOPPING=1");
+    drop(spot);
+    drop(claim);
+    log::info!("the mount at {} has ended", path.display());
+    Ok(())
+}
+
+/// Waits for a reason to end, and then for the end: at most for [`END_LIMIT`], because a program that
+/// keeps a file open must not keep the daemon.
+fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device) {
+    match news.recv() {
+        Ok(News::SessionEnded) | Err(_) => return,
+        Ok(News::MountGone) => log::info!("{} was unmounted", path.display()),
+        Ok(News::Stop(signal)) => {
+            log::info!("asked to stop (signal {signal})");
+            match detach::detach(path, device) {
+                Ok(Detached::Lazily) => log::info!("{} is in use; detached", path.display()),
+                Ok(Detached::Cleanly | Detached::GoneAlready) => {}
+                Err(failure) => log::error!("{failure}"),
+            }
+        }
+    }
+    let end = Instant::now() + END_LIMIT;
+    while let Ok(next) = news.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        if matches!(next, News::SessionEnded) {
+            return;
+        }
+    }
+    log::warn!("a program still has files of {} open; ending all the same", path.display());
+}
+
+/// Takes away the turnfs mount at `path`, alive or dead, and waits until its daemon has gone.
+///
+/// # Errors
+/// When there is no turnfs mount, or it cannot be taken away.
+pub fn umount(state: Option<&Path>, path: &Path) -> Result<Detached, Failure> {
+    let path = resolve(path)?;
+    let mounts =
+        mountinfo::read().map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
+    let Some(top) = mountinfo::top_at(&mounts, &path) else {
+        return Err(Failure::NotMounted { path });
+    };
+    if !top.is_turnfs() {
+        return Err(Failure::NotOurs { path, fs_type: top.fs_type.clone() });
+    }
+    let how = detach::detach(&path, top.device)?;
+    if let Some(state) = state
+        && !claim::wait_until_free(state, &path, UMOUNT_LIMIT)
+    {
+        log::warn!("the daemon of {} has not ended yet", path.display());
+    }
+    Ok(how)
+}
+
+/// Claims the mount point; `None` when a daemon has it whose mount answers.
+fn claim(state: &Path, path: &Path) -> Result<Option<Claim>, Failure> {
+    let start = Instant::now();
+    loop {
+        if let Some(claim) = Claim::take(state, path)? {
+            return Ok(Some(claim));
+        }
+        let mounts = mountinfo::read().unwrap_or_default();
+        if mountinfo::top_at(&mounts, path).is_some_and(|top| top.is_turnfs()) {
+            match ask(path) {
+                Answer::Alive => return Ok(None),
+                Answer::Silent => return Err(Failure::Silent { path: path.into() }),
+                Answer::Dead | Answer::NotForUs => {}
+            }
+        }
+        if start.elapsed() > CLAIM_LIMIT {
+            return Err(Failure::Claimed { path: path.into() });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn check_prerequisites(request: &Request) -> Result<(), Failure> {
+    if !Path::new("/dev/fuse").exists() {
+        return Err(Failure::NoDevice);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    if fusermount().is_none() {
+        return Err(Failure::NoFusermount);
+    }
+    if request.allow_other && !fuse_conf_allows_other() {
+        return Err(Failure::AllowOther);
+    }
+    Ok(())
+}
+
+/// Whether ordinary users may let others into their mounts.
+pub fn fuse_conf_allows_other() -> bool {
+    std::fs::read_to_string("/etc/fuse.conf").is_ok_and(|text| allows_other(&text))
+}
+
+fn allows_other(fuse_conf: &str) -> bool {
+    fuse_conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+/// A store that cannot be read at all would be a mount that shows nothing and does not say why. One that
+/// is not there (yet) is no error.
+fn check_stores(catalog: &Catalog) -> Result<(), Failure> {
+    if catalog.stores().is_empty() {
+        return Err(Failure::NoStore);
+    }
+    for store in catalog.stores() {
+        match std::fs::read_dir(&store.root) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Refusal::io("read", &store.root, error).into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_uncommented_line_of_fuse_conf_allows_others() {
+        let table = [
+            ("user_allow_other\n", true),
+            ("# comment\n  user_allow_other  \n", true),
+            ("#user_allow_other\n", false),
+            ("mount_max = 1000\n", false),
+            ("", false),
+        ];
+        for (text, expected) in table {
+            assert_eq!(allows_other(text), expected, "{text:?}");
+        }
+    }
+}

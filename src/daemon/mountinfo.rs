@@ -81,9 +81,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?).into_string().ok()?;
     let super_options = fields.nth(1).unwrap_or_default();
-    let user = super_options.split(|byte| *byte == b',').find_map(|option| {
-        std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
-    });
+    let user = super_options
+        .split(|byte| *byte == b',')
+        .find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
     Some(MountEntry { device, mount_point, fs_type, user })
 }
 

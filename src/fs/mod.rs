@@ -1,1 +1,427 @@
-//! The tree as plain values: names, nodes, inodes, handles, control files. No fuser type; testable without a mount.
+//! The tree as plain values: names, nodes, inodes, handles, control files.
+//!
+//! No fuser type; testable without a mount. Asks the catalog for what is true now and `cut` for changes;
+//! called by `fuse`, which only translates. This file is the list of what can be done: one method for each
+//! request of the kernel. Whatever would change anything but by a control file is refused at once.
+
+mod content;
+mod control;
+mod handles;
+mod host;
+mod inodes;
+mod inside;
+mod memory;
+mod metrics;
+mod node;
+mod status;
+mod text;
+mod tree;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::catalog::{Catalog, View};
+use crate::cut::StateDir;
+use crate::session::{Errno, Refusal, Result, SessionKey};
+
+pub use control::{Command, Target};
+pub use handles::Cache;
+pub use inodes::ROOT;
+pub use metrics::{Op, count};
+pub use node::{Control, Kind};
+pub use tree::Attr;
+
+use handles::{Handle, Handles, Shows, TextHandle};
+use node::{Dot, Node, Part};
+
+/// What a mount shows, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Only this project's sessions, at the root of the mount; `None`: all projects.
+    pub project: Option<PathBuf>,
+    /// Nothing in any store can be changed through this mount.
+    pub read_only: bool,
+    /// List `prompts/`, `records/`, `raw/` and `context.md` too.
+    pub show_all: bool,
+    /// Where the mount is; nothing below it is ever looked at through the host.
+    pub mountpoint: PathBuf,
+}
+
+/// How long the kernel may answer from its own memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Caching {
+    pub entries: Duration,
+    pub attributes: Duration,
+}
+
+impl Caching {
+    /// Every look asks, and every answer was compared with the disk.
+    pub const NONE: Caching = Caching { entries: Duration::ZERO, attributes: Duration::ZERO };
+}
+
+/// How a file is to be opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Access {
+    pub write: bool,
+    /// O_TRUNC.
+    pub truncate: bool,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    pub handle: u64,
+    pub cache: Cache,
+}
+
+/// An entry of a directory.
+#[derive(Debug)]
+pub struct DirEntry<'a> {
+    pub name: &'a OsStr,
+    pub ino: u64,
+    pub kind: Kind,
+    /// Where reading goes on after this entry.
+    pub cookie: u64,
+}
+
+/// The file system. Shared by all threads.
+pub struct Fs {
+    catalog: Arc<Catalog>,
+    state: StateDir,
+    options: Options,
+    /// The spellings of `--project`'s directory.
+    projects: Option<Vec<PathBuf>>,
+    caching: Caching,
+    inodes: inodes::Inodes,
+    handles: Handles,
+    host: host::Host,
+    memory: memory::Memory,
+    started: Timestamp,
+    /// The size of the last `.turnfs/status`, bytes.
+    summary_size: AtomicU64,
+}
+
+impl Fs {
+    pub fn new(catalog: Arc<Catalog>, state: StateDir, options: Options) -> Fs {
+        Fs {
+            projects: options.project.as_deref().map(tree::spellings),
+            host: host::Host::new(&options.mountpoint),
+            caching: Caching::NONE,
+            inodes: inodes::Inodes::new(),
+            handles: Handles::default(),
+            memory: memory::Memory::default(),
+            started: Timestamp::now(),
+            summary_size: AtomicU64::new(0),
+            catalog,
+            state,
+            options,
+        }
+    }
+
+    pub fn caching(&self) -> Caching {
+        self.caching
+    }
+
+    /// What every request that would change something is answered.
+    pub fn refusal(&self) -> Refusal {
+        if self.options.read_only { Refusal::ReadOnlyMount } else { Refusal::NotPermitted }
+    }
+
+    /// Finds `name` in a directory. The kernel knows the node from now on, until [`Fs::forget`].
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`]; or why what is there cannot be shown.
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
+        let node = self.child(&self.node(parent)?, name)?;
+        let facts = self.facts(&node)?;
+        let ino = self.inodes.remember(&node);
+        Ok(self.attr(ino, &node, facts))
+    }
+
+    /// The kernel forgot that many answers about a node.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        self.inodes.forget(ino, lookups);
+    }
+
+    /// # Errors
+    /// [`Refusal::NotFound`] when it is gone; or why it cannot be shown.
+    pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<Attr> {
+        let node = self.node(ino)?;
+        let mut facts = self.facts(&node)?;
+        // Whoever reads through a handle reads its version, whatever the file has become.
+        if let Some(handle) = handle.and_then(|number| self.handles.get(number))
+            && let Shows::Text(text) = &handle.shows
+        {
+            self.grow(handle.ino, text);
+            facts.size = text.text.lock().len() as u64;
+        }
+        Ok(self.attr(ino, &node, facts))
+    }
+
+    /// Changes of attributes: a control file may be truncated to nothing, which does nothing.
+    ///
+    /// # Errors
+    /// [`Fs::refusal`] for everything else.
+    pub fn setattr(&self, ino: u64, size: Option<u64>, anything_else: bool) -> Result<Attr> {
+        let node = self.node(ino)?;
+        let is_control = matches!(node, Node::Session(_, Part::Control(_)));
+        if is_control && size == Some(0) && !anything_else && !self.options.read_only {
+            return self.getattr(ino, None);
+        }
+        Err(self.refusal())
+    }
+
+    /// # Errors
+    /// [`Refusal::NotFound`] when there is nothing to lead to any more.
+    pub fn readlink(&self, ino: u64) -> Result<PathBuf> {
+        self.link_target(&self.node(ino)?)
+    }
+
+    /// Whether the owner may do this.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn access(&self, ino: u64, write: bool, execute: bool) -> Result<()> {
+        let node = self.node(ino)?;
+        if write && self.options.read_only {
+            return Err(Refusal::ReadOnlyMount);
+        }
+        let mode = node.mode();
+        if (write && mode & 0o200 == 0) || (execute && mode & 0o100 == 0) {
+            let path = PathBuf::from("this file");
+            return Err(Refusal::Io { action: "no permission for", path, errno: Errno::ACCESS });
+        }
+        Ok(())
+    }
+
+    /// Opens a directory: its entries as they are now.
+    ///
+    /// # Errors
+    /// Why it cannot be listed.
+    pub fn opendir(&self, ino: u64) -> Result<u64> {
+        let node = self.node(ino)?;
+        let mut entries: Vec<(OsString, Node)> =
+            vec![(".".into(), node.clone()), ("..".into(), node.parent())];
+        entries.append(&mut self.entries(&node)?);
+        Ok(self.handles.add(ino, Shows::Directory(entries)))
+    }
+
+    /// Gives the entries behind `cookie` to `sink` until it says that it is full.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`] for a handle that is no directory.
+    pub fn readdir(
+        &self,
+        handle: u64,
+        cookie: u64,
+        mut sink: impl FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let handle = self.handle(handle)?;
+        for (entry, node) in entries_from(&handle, cookie)? {
+            let ino = self.inodes.number(node);
+            if sink(DirEntry { ino, ..entry }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Fs::readdir`], with attributes; the kernel knows what it was given, except `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`Fs::readdir`].
+    pub fn readdirplus(
+        &self,
+        handle: u64,
+        cookie: u64,
+        mut sink: impl FnMut(DirEntry<'_>, Attr) -> bool,
+    ) -> Result<()> {
+        let handle = self.handle(handle)?;
+        for (entry, node) in entries_from(&handle, cookie)? {
+            // What cannot be looked at is still an entry; looking at it itself tells why.
+            let unknown = tree::Facts::file(0, self.started);
+            let facts = if entry.name == ".." { unknown } else { self.facts(node).unwrap_or(unknown) };
+            let is_dot = entry.name == "." || entry.name == "..";
+            let ino = if is_dot { self.inodes.number(node) } else { self.inodes.remember(node) };
+            let full = sink(DirEntry { ino, ..entry }, self.attr(ino, node, facts));
+            if full {
+                if !is_dot {
+                    self.inodes.forget(ino, 1);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn releasedir(&self, handle: u64) {
+        self.handles.remove(handle);
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// Why it cannot be read; for a control file opened for writing, what refuses every command.
+    pub fn open(&self, ino: u64, access: Access) -> Result<Opened> {
+        let node = self.node(ino)?;
+        let opened = |shows, cache| Opened { handle: self.handles.add(ino, shows), cache };
+        if let Node::Session(session, Part::Control(control)) = &node {
+            let handle = self.open_control(session, *control, access.write)?;
+            return Ok(opened(Shows::Control(handle), Cache::Direct));
+        }
+        if access.write || access.truncate {
+            return Err(self.refusal());
+        }
+        if let Node::Session(session, Part::RawFile(name)) = &node {
+            let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
+            let told = self.inodes.told(ino, |told| told.size).flatten();
+            let cache = if told == Some(found.len) { Cache::Fresh } else { Cache::Direct };
+            let shows = Shows::Raw { session: session.clone(), name: name.clone(), identity: found.identity };
+            return Ok(opened(shows, cache));
+        }
+        let text = self.text(&node)?;
+        let cache = match &node {
+            Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta) => Cache::Direct,
+            _ => handles::admit(&self.inodes, ino, &text),
+        };
+        let grows = self.can_grow(&node).then(|| node.clone());
+        let text = parking_lot::Mutex::new(Arc::new(text));
+        Ok(opened(Shows::Text(TextHandle { text, cache, grows }), cache))
+    }
+
+    /// Gives at most `size` bytes from `offset` on to `with`.
+    ///
+    /// # Errors
+    /// What prevents reading.
+    pub fn read<T>(&self, handle: u64, offset: u64, size: u32, with: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let handle = self.handle(handle)?;
+        let size = size as usize;
+        match &handle.shows {
+            Shows::Text(open) => {
+                let end = open.text.lock().len() as u64;
+                if offset + size as u64 > end {
+                    self.grow(handle.ino, open);
+                }
+                let text = open.text.lock().clone();
+                Ok(with(part_of(&text, offset, size)))
+            }
+            Shows::Raw { session, name, identity } => {
+                let file = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
+                if file.identity != *identity {
+                    return Err(Refusal::Changed { what: "this file".into() });
+                }
+                Ok(with(&file.read(offset, size)?))
+            }
+            Shows::Control(control) => control.read(self, offset, size, with),
+            Shows::Directory(_) => Err(Refusal::Internal { what: "a directory is read like a file".into() }),
+        }
+    }
+
+    /// Writes into a control file: does what the bytes say, completely, and only then returns.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing was done then.
+    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        match &self.handle(handle)?.shows {
+            Shows::Control(control) => control.write(self, offset, bytes),
+            _ => Err(self.refusal()),
+        }
+    }
+
+    pub fn release(&self, handle: u64) {
+        if let Some(handle) = self.handles.remove(handle)
+            && let Shows::Text(text) = &handle.shows
+        {
+            handles::dismiss(&self.inodes, handle.ino, text.cache);
+        }
+    }
+
+    fn node(&self, ino: u64) -> Result<Node> {
+        self.inodes.node(ino).ok_or_else(|| Refusal::Changed { what: "this file".into() })
+    }
+
+    fn handle(&self, number: u64) -> Result<Arc<Handle>> {
+        let unknown = || Refusal::Internal { what: format!("no file is open as {number}") };
+        self.handles.get(number).ok_or_else(unknown)
+    }
+
+    /// The attributes as they are told to the kernel.
+    fn attr(&self, ino: u64, node: &Node, facts: tree::Facts) -> Attr {
+        let kind = node.kind();
+        if kind == Kind::File {
+            self.inodes.told(ino, |told| told.size = Some(facts.size));
+        }
+        let tree::Facts { size, mtime, links } = facts;
+        Attr { ino, kind, mode: node.mode(), size, mtime, links }
+    }
+
+    /// The session's view, true to the disk.
+    fn view(&self, key: &SessionKey) -> Result<Arc<View>> {
+        let view = self.catalog.view(key)?;
+        self.memory.saw(key, view.history.state);
+        Ok(view)
+    }
+
+    /// Whether this is the session's last turn: the one that an agent appends to.
+    fn can_grow(&self, node: &Node) -> bool {
+        match node {
+            Node::Session(session, Part::Turn(n)) => {
+                let view = self.view(&session.key);
+                view.is_ok_and(|view| view.history.turns.last().is_some_and(|turn| turn.n == *n))
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets an open last turn grow with its file, if what was shown is still its beginning (`tail -f`). A
+    /// turn that was rewritten stays what it was when it was opened.
+    fn grow(&self, ino: u64, open: &TextHandle) {
+        let Some(node) = &open.grows else { return };
+        let before = open.text.lock().clone();
+        let size = self.facts(node).map(|facts| facts.size);
+        if size.is_ok_and(|size| size > before.len() as u64)
+            && let Ok(now) = self.text(node)
+            && now.starts_with(&before)
+        {
+            handles::grew(&self.inodes, ino, open.cache, &now);
+            *open.text.lock() = Arc::new(now);
+        }
+    }
+
+    /// The size of a file in `.turnfs`. The summary looks at every session, which is too much for a size: it
+    /// has none until it is read (it is read without the page cache, so that does not matter).
+    fn dot_size(&self, dot: Dot) -> u64 {
+        let text = match dot {
+            Dot::Version => text::version(),
+            Dot::Readme => text::README.to_owned(),
+            Dot::Metrics => metrics::text(self),
+            Dot::Status => return self.summary_size.load(Ordering::Relaxed),
+            Dot::Dir | Dot::Unplaced => return 0,
+        };
+        text.len() as u64
+    }
+}
+
+/// The entries behind a cookie. The numbers of the nodes are for the caller to fill in.
+fn entries_from(handle: &Handle, cookie: u64) -> Result<impl Iterator<Item = (DirEntry<'_>, &Node)>> {
+    let Shows::Directory(entries) = &handle.shows else {
+        return Err(Refusal::Internal { what: "a file is listed like a directory".into() });
+    };
+    let from = usize::try_from(cookie).unwrap_or(usize::MAX);
+    let numbered = entries.iter().enumerate().skip(from);
+    Ok(numbered.map(|(index, (name, node))| {
+        (DirEntry { name, ino: 0, kind: node.kind(), cookie: index as u64 + 1 }, node)
+    }))
+}
+
+/// At most `size` bytes from `offset` on.
+fn part_of(bytes: &[u8], offset: u64, size: usize) -> &[u8] {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    let end = start.saturating_add(size).min(bytes.len());
+    &bytes[start..end]
+}

@@ -153,6 +153,17 @@ impl History {
         }
     }
 
+    /// How sure the boundary before turn `n` is, where `undo n` would cut. A cut that is refused for
+    /// another reason than its boundary (a group, a running turn) has a sure one.
+    pub fn boundary(&self, n: u32) -> Confidence {
+        match self.cuts.get(n as usize) {
+            Some(Ok(point)) => point.confidence,
+            Some(Err(Refusal::Ambiguous { .. })) => Confidence::Ambiguous,
+            Some(Err(Refusal::Lost { .. })) | None => Confidence::Lost,
+            Some(Err(_)) => Confidence::Exact,
+        }
+    }
+
     /// How many turns the cut point before turn `n` really keeps: `n`, or more where `n` lies inside a
     /// group, which is only kept or dropped as a whole.
     pub fn turns_kept(&self, n: u32) -> u32 {

@@ -106,6 +106,11 @@ impl Turn {
     /// Longest prompt kept in memory, in characters.
     pub const PROMPT_CHARS: usize = 4096;
 
+    /// Size of the turn's records, bytes.
+    pub fn record_bytes(&self) -> u64 {
+        self.ranges().map(|(_, span)| span.end - span.start).sum()
+    }
+
     /// The ranges of bytes that, one behind the other, are the turn's records.
     pub fn ranges(&self) -> impl Iterator<Item = (&Path, Range<u64>)> {
         let whole = self.pieces.is_empty().then(|| (&*self.file, self.span.clone()));

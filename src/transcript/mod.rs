@@ -4,6 +4,7 @@
 //! what a record is, an agent's folder says.
 
 mod damaged;
+pub mod metrics;
 mod open;
 mod scan;
 
@@ -11,6 +12,7 @@ pub use damaged::{Format, Inspector};
 pub use open::{Entry, EntryKind, Stat, StoreDir};
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
 
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -39,6 +41,22 @@ pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>
     match opened.read_exact_at(&mut bytes, range.start) {
         Ok(()) => Ok(bytes),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed()),
+        Err(error) => Err(Refusal::io("cannot read", &path, error)),
+    }
+}
+
+/// A small file of a store, whole; `None` if it is not there.
+///
+/// # Errors
+/// EFBIG if it is longer than `most` bytes; and what prevents reading.
+pub fn read_small(store: &StoreDir, file: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+    let Some(opened) = store.file(file)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    let read = opened.take(most + 1).read_to_end(&mut bytes);
+    let path = store.path().join(file);
+    match read {
+        Ok(len) if len as u64 <= most => Ok(Some(bytes)),
+        Ok(_) => Err(Refusal::Io { action: "cannot read", path, errno: Errno::FBIG }),
         Err(error) => Err(Refusal::io("cannot read", &path, error)),
     }
 }

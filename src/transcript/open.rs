@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -96,21 +96,17 @@ impl Stat {
         self.born.map(timestamp)
     }
 
-    /// Whether equal facts later mean unchanged bytes, if these were read after `read_at`: a change within
-    /// the clock step of the coarsest file system can be followed by another one with the same times.
-    pub fn vouches(&self, read_at: Timestamp) -> bool {
-        const RACY: jiff::SignedDuration = jiff::SignedDuration::from_millis(2100);
-        read_at.duration_since(self.modified().max(self.changed())) > RACY
-    }
-
     /// Whether both are the same file (which may have changed in between).
     pub fn same_file(&self, other: &Stat) -> bool {
         (self.device, self.inode, self.born) == (other.device, other.inode, other.born)
     }
 
-    /// A number that is the same for the same file only.
-    pub fn identity(&self) -> (u32, u32, u64, Option<(i64, u32)>) {
-        (self.device.0, self.device.1, self.inode, self.born)
+    /// Whether an equal stat at a later look means unchanged bytes, if the bytes were read after `read_at`.
+    /// A change in the same step of a coarse clock (2 s at worst) leaves the same times, and a time in the
+    /// future means that some clock is wrong.
+    pub fn vouches(&self, read_at: Timestamp) -> bool {
+        const RACY: SignedDuration = SignedDuration::from_millis(2100);
+        read_at.duration_since(self.modified().max(self.changed())) > RACY
     }
 }
 

@@ -1,14 +1,29 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
+//!
+//! `layout` finds sessions, `load` reads one with `parse` (a line to a record), `turns` (records to turns)
+//! and `align` (turns to cut points); `items` shows records. `docs/` and the samples say what the store
+//! looks like.
 
-pub mod align;
+mod align;
+mod head;
+mod items;
+mod json;
+mod layout;
+mod load;
+mod parse;
 mod plan;
-pub mod records;
-pub mod turns;
+mod records;
+mod turns;
+mod view;
 mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
 
 use super::{Agent, Discovery, Environment};
 use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
-use std::path::{Path, PathBuf};
 
 pub struct KimiCli;
 
@@ -16,27 +31,35 @@ impl Agent for KimiCli {
     fn kind(&self) -> AgentKind {
         AgentKind::KimiCli
     }
+
     fn place(&self, env: &Environment) -> Option<PathBuf> {
         env.path("KIMI_SHARE_DIR").or_else(|| Some(env.home.as_ref()?.join(".kimi")))
     }
-    fn discover(&self, _: &Path, _: &Discovery) -> Result<Discovery> {
-        Ok(Discovery::default())
+
+    fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery> {
+        layout::discover(root, previous)
     }
-    fn load(&self, _: &Session) -> Result<History> {
-        Err(Refusal::Internal { what: "not built".into() })
+
+    fn load(&self, session: &Session) -> Result<History> {
+        load::load(session)
     }
-    fn items(&self, _: &Session, _: &Turn, _: &[u8], _: &mut ItemSink<'_>) -> Result<()> {
-        Ok(())
+
+    fn items(&self, _: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
+        view::items(turn, span, sink)
     }
-    fn prompt(&self, _: &Session, _: &Turn, _: &[u8]) -> Result<String> {
-        Ok(String::new())
+
+    fn prompt(&self, _: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
+        view::prompt(turn, span)
     }
-    fn context(&self, _: &Session, _: &History, _: &mut ItemSink<'_>) -> Result<()> {
-        Ok(())
+
+    fn context(&self, session: &Session, history: &History, sink: &mut ItemSink<'_>) -> Result<()> {
+        view::context(session, history, sink)
     }
-    fn subagents(&self, _: &Session) -> Result<Vec<Session>> {
-        Ok(Vec::new())
+
+    fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
+        layout::subagents(session)
     }
+
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         plan::plan_fork(session, history, n)
     }

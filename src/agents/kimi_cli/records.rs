@@ -111,7 +111,8 @@ pub enum WireEvent {
     },
     /// Notification, SubagentEvent, StatusUpdate, StepRetry, Hook*, MCPLoading*: no effect on steps.
     Silent,
-    /// Any other type, known or not: ends the pending step's wait.
+    /// Any other type, known or not: says nothing about steps either (a question asked by the way can come
+    /// between a step's begin and its compaction).
     Other,
     /// Not a valid record; skipped.
     Invalid,
@@ -156,6 +157,65 @@ pub struct ContextFile {
     /// File name in the session's directory.
     pub name: String,
     pub lines: Vec<ContextLine>,
+}
+
+impl ContextFile {
+    /// The first valid record at line index `from` or behind it: its line index and the record.
+    pub fn record_from(&self, from: usize) -> Option<(usize, &ContextRecord)> {
+        let lines = self.lines.iter().enumerate().skip(from);
+        lines.map(|(at, line)| (at, &line.record)).find(|(_, record)| **record != ContextRecord::Invalid)
+    }
+
+    /// The user record at line index `from` or behind it, if the first valid record there is one.
+    pub fn user_from(&self, from: usize) -> Option<(usize, &TextKey)> {
+        match self.record_from(from)? {
+            (at, ContextRecord::User { text }) => Some((at, text)),
+            _ => None,
+        }
+    }
+
+    /// The checkpoints in file order: line index and id.
+    pub fn checkpoints(&self) -> Vec<(usize, i64)> {
+        let lines = self.lines.iter().enumerate();
+        lines
+            .filter_map(|(at, line)| match line.record {
+                ContextRecord::Checkpoint { id } => Some((at, id)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The line index behind the first `_usage` record: in an epoch that a compaction began, everything
+    /// before it is the summary and copies of older messages.
+    pub fn behind_first_usage(&self) -> Option<usize> {
+        Some(self.lines.iter().position(|line| line.record == ContextRecord::Usage)? + 1)
+    }
+
+    /// The byte offset where line index `at` starts; the file's end (as far as it was read) if there is
+    /// no such line.
+    pub fn byte_of(&self, at: usize) -> u64 {
+        match self.lines.get(at) {
+            Some(line) => line.start,
+            None => self.lines.last().map_or(0, |line| line.end),
+        }
+    }
+}
+
+/// The text that agents with the SendDMail tool write as a user record behind each checkpoint.
+pub fn checkpoint_marker(id: i64) -> TextKey {
+    TextKey::of(&format!("<system>CHECKPOINT {id}</system>"))
+}
+
+/// First part of the user record that begins an epoch after a compaction.
+pub const COMPACTION_SUMMARY: &str = "<system>Previous context has been compacted";
+
+/// User records that the client itself writes behind a step's checkpoint: never what a user typed as a
+/// turn, unless the wire says so (print mode).
+pub const INJECTED: [&str; 2] = ["<notification ", "<system-reminder>"];
+
+/// Whether the client wrote this user record in the course of a step ([`INJECTED`]).
+pub fn is_injected(text: &TextKey) -> bool {
+    INJECTED.iter().any(|prefix| text.starts_with(prefix))
 }
 
 #[cfg(test)]

@@ -1,2 +1,508 @@
 //! Where a turn begins: the one walk over a wire's events, giving the turns and the operations that they
 //! made on the context.
+//!
+//! [`Walker`] is fed line by line, so a wire of any size is walked in memory that grows only with its turns
+//! and steps. Nobody else decides what a turn is. The rules are section 4.2 of stores/kimi-cli.md.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use jiff::Timestamp;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use super::records::{TextKey, WireEvent, WireLine};
+use crate::session::TurnStatus;
+
+/// How the prompt begins that /init gives to its inner run.
+const INIT_PROMPT: &str = "You are a software engineering expert";
+
+/// What a walk over a whole wire found.
+#[derive(Clone, Debug, Default)]
+pub struct Walk {
+    /// In the order of their TurnBegin records; the index is the turn's number.
+    pub turns: Vec<WireTurn>,
+    /// What the turns did to the context, in order.
+    pub ops: Vec<Op>,
+    /// What the steps said; [`OpKind::Run`] and [`OpKind::Step`] point here.
+    pub steps: Vec<StepFacts>,
+    /// Lines walked, valid or not.
+    pub lines: u64,
+    /// Byte offset behind the last line walked.
+    pub end: u64,
+    /// Lines that are no valid record.
+    pub invalid: u64,
+    /// The last turn has no TurnEnd: it is still running, or was killed.
+    pub last_open: bool,
+}
+
+/// A turn of the wire.
+#[derive(Clone, Debug)]
+pub struct WireTurn {
+    /// Line of its TurnBegin, counted from 1.
+    pub line: u64,
+    /// Byte offset of that line.
+    pub start: u64,
+    /// Its TurnEnd, where it has one.
+    pub end: Option<TurnEnd>,
+    pub started: Option<Timestamp>,
+    /// Of the last record before the next turn's TurnBegin.
+    pub last: Option<Timestamp>,
+    pub text: TextKey,
+    /// The slash command; only of turns that are not nested.
+    pub command: Option<String>,
+    /// Index of the outermost turn; a cut keeps or drops the whole group.
+    pub group: u32,
+    /// Begun inside another turn (/init, a flow's node, ralph mode).
+    pub nested: bool,
+    pub status: TurnStatus,
+    /// `command`: a slash command without a model run; `open`: no TurnEnd.
+    pub detail: Option<&'static str>,
+}
+
+/// The record that ends a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnEnd {
+    /// Line, counted from 1.
+    pub line: u64,
+    /// Byte offset behind it.
+    pub byte: u64,
+    pub time: Option<Timestamp>,
+}
+
+/// One thing that a turn did to the context.
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub turn: u32,
+    /// The turn's group; never decreases along the ops.
+    pub group: u32,
+    pub kind: OpKind,
+}
+
+/// The letters are those of stores/kimi-cli.md.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OpKind {
+    /// T: a run begins: one checkpoint and its user record. `text`: where the wire tells it.
+    Run { text: Option<TextKey>, steps: Range<usize> },
+    /// S: a step: one checkpoint.
+    Step { step: usize },
+    /// U: a steer: a user record without a checkpoint.
+    Steer { text: TextKey },
+    /// R, V: the context file was rotated and a new epoch began.
+    NewEpoch(NewEpoch),
+    /// M: a turn that never reached a step; it may have left its checkpoint and user record, or nothing.
+    Unanswered { text: TextKey },
+    /// A: a command's own user record, without a checkpoint, that begins with this prefix.
+    SideRecord { prefix: &'static str },
+}
+
+/// Why an epoch began; this decides where its checkpoint ids start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewEpoch {
+    Compaction,
+    Clear,
+    /// A D-Mail sent the context back to this checkpoint.
+    Revert {
+        checkpoint: i64,
+    },
+}
+
+/// What a step said, comparable with the context.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepFacts {
+    /// Hash of its text (of the parts joined by one space), as in [`TextKey::hash`]; `None` without text.
+    pub text: Option<u128>,
+    /// Hashes of its tool calls' ids ([`call_key`]).
+    pub calls: Vec<u128>,
+}
+
+/// A tool call's id, comparable without being kept.
+pub fn call_key(id: &str) -> u128 {
+    xxh3_128(id.as_bytes())
+}
+
+/// A turn while the walk goes on. What depends on its outer turn's TurnEnd is decided by [`Walker::finish`]:
+/// only then is it known whether the outer turn was killed.
+#[derive(Debug)]
+struct Begun {
+    turn: WireTurn,
+    /// The turn that was open when this one began.
+    inside: Option<usize>,
+    steps: u32,
+    runs: u32,
+    /// A turn began while this one was on top.
+    has_inner: bool,
+    interrupted: bool,
+    /// Kept only of commands whose reply tells what they did.
+    reply: String,
+}
+
+/// An op before it is known which turns were nested.
+#[derive(Debug)]
+struct RawOp {
+    turn: usize,
+    kind: RawKind,
+}
+
+#[derive(Debug)]
+enum RawKind {
+    Op(OpKind),
+    /// A run, and whether the turn's own text is its user record (if the turn is no command).
+    Run {
+        own_text: bool,
+        first_step: usize,
+    },
+    /// What the command did, if the turn is not nested.
+    CommandDone(OpKind),
+}
+
+/// The step whose content is being read.
+struct OpenStep {
+    index: usize,
+    text: Option<Xxh3>,
+}
+
+/// The walk, line by line.
+#[derive(Default)]
+pub struct Walker {
+    turns: Vec<Begun>,
+    /// Turns without TurnEnd so far, innermost last.
+    open: Vec<usize>,
+    ops: Vec<RawOp>,
+    steps: Vec<StepFacts>,
+    /// A step that has begun and whose checkpoint may not be written yet: turn and step.
+    pending: Option<(usize, usize)>,
+    current: Option<OpenStep>,
+    /// A CompactionBegin without its CompactionEnd.
+    compacting: bool,
+    /// D-Mails whose result has not come yet: call id and checkpoint.
+    dmails: HashMap<String, i64>,
+    /// A D-Mail that was sent; the next step begins in the reverted context.
+    reverting: Option<i64>,
+    lines: u64,
+    end: u64,
+    invalid: u64,
+}
+
+impl Walker {
+    pub fn new() -> Walker {
+        Walker::default()
+    }
+
+    /// Walks one line. Lines must come in file order.
+    pub fn line(&mut self, line: &WireLine) {
+        self.lines = line.line;
+        self.end = line.end;
+        match &line.event {
+            WireEvent::Invalid => self.invalid += 1,
+            WireEvent::Metadata | WireEvent::Silent | WireEvent::Other => {}
+            WireEvent::TurnBegin { text, command } => self.turn_begins(line, text, command.as_deref()),
+            WireEvent::TurnEnd => self.turn_ends(line),
+            WireEvent::StepBegin { n } => self.step_begins(*n),
+            WireEvent::StepInterrupted => {
+                self.flush_stopped();
+                if let Some(turn) = self.top() {
+                    self.turns[turn].interrupted = true;
+                }
+            }
+            // A step's compaction comes before its checkpoint, so the step stays pending.
+            WireEvent::CompactionBegin => self.compacting = true,
+            WireEvent::CompactionEnd => {
+                self.compacting = false;
+                self.emit(OpKind::NewEpoch(NewEpoch::Compaction));
+            }
+            WireEvent::SteerInput { text } => {
+                self.flush();
+                self.emit(OpKind::Steer { text: text.clone() });
+            }
+            WireEvent::Text { text } => self.text(text),
+            WireEvent::OtherPart => self.flush(),
+            WireEvent::ToolCall { id, dmail_checkpoint } => {
+                self.flush();
+                if let Some(step) = &self.current {
+                    self.steps[step.index].calls.push(call_key(id));
+                }
+                if let Some(checkpoint) = dmail_checkpoint {
+                    self.dmails.insert(id.clone(), *checkpoint);
+                }
+            }
+            WireEvent::ToolResult { id, is_error } => {
+                self.flush();
+                if let Some(checkpoint) = self.dmails.remove(id)
+                    && !is_error
+                {
+                    self.reverting = Some(checkpoint);
+                }
+            }
+        }
+        if let (Some(last), Some(time)) = (self.turns.last_mut(), line.time) {
+            last.turn.last = Some(time);
+        }
+    }
+
+    /// The innermost open turn; without one (its TurnBegin is lost) the last turn.
+    fn top(&self) -> Option<usize> {
+        self.open.last().copied().or(self.turns.len().checked_sub(1))
+    }
+
+    fn emit(&mut self, kind: OpKind) {
+        if let Some(turn) = self.top() {
+            self.ops.push(RawOp { turn, kind: RawKind::Op(kind) });
+        }
+    }
+
+    /// The pending step has written its checkpoint: it went on to say something, or the next one began.
+    fn flush(&mut self) {
+        self.compacting = false;
+        if let Some((turn, step)) = self.pending.take() {
+            self.ops.push(RawOp { turn, kind: RawKind::Op(OpKind::Step { step }) });
+        }
+    }
+
+    /// Nothing more comes of the pending step. If it was stopped (failed, cancelled, killed) while it
+    /// compacted, its checkpoint was never written.
+    fn flush_stopped(&mut self) {
+        if self.compacting {
+            self.pending = None;
+        }
+        self.flush();
+    }
+
+    fn step_ends(&mut self) {
+        if let Some(OpenStep { index, text: Some(hash) }) = self.current.take() {
+            self.steps[index].text = Some(hash.digest128());
+        }
+    }
+
+    fn turn_begins(&mut self, line: &WireLine, text: &TextKey, command: Option<&str>) {
+        self.flush_stopped();
+        self.step_ends();
+        // A turn with steps of its own has no nested ones: it was killed.
+        while let Some(&top) = self.open.last()
+            && self.turns[top].steps > 0
+            && !self.turns[top].has_inner
+        {
+            self.open.pop();
+        }
+        let inside = self.open.last().copied();
+        if let Some(outer) = inside {
+            self.turns[outer].has_inner = true;
+        }
+        self.open.push(self.turns.len());
+        let turn = WireTurn {
+            line: line.line,
+            start: line.start,
+            end: None,
+            started: line.time,
+            last: line.time,
+            text: text.clone(),
+            command: command.map(str::to_owned),
+            group: 0,
+            nested: false,
+            status: TurnStatus::Interrupted,
+            detail: None,
+        };
+        self.turns.push(Begun {
+            turn,
+            inside,
+            steps: 0,
+            runs: 0,
+            has_inner: false,
+            interrupted: false,
+            reply: String::new(),
+        });
+    }
+
+    fn turn_ends(&mut self, line: &WireLine) {
+        self.flush_stopped();
+        self.step_ends();
+        let Some(index) = self.open.pop() else { return };
+        let begun = &mut self.turns[index];
+        begun.turn.end = Some(TurnEnd { line: line.line, byte: line.end, time: line.time });
+        let reply = std::mem::take(&mut begun.reply);
+        if let Some(kind) = begun.turn.command.as_deref().and_then(|name| command_effect(name, &reply)) {
+            self.ops.push(RawOp { turn: index, kind: RawKind::CommandDone(kind) });
+        }
+    }
+
+    fn step_begins(&mut self, n: i64) {
+        self.flush();
+        self.step_ends();
+        let Some(turn) = self.top() else { return };
+        if let Some(checkpoint) = self.reverting.take() {
+            self.emit(OpKind::NewEpoch(NewEpoch::Revert { checkpoint }));
+        }
+        let index = self.steps.len();
+        self.steps.push(StepFacts::default());
+        let begun = &mut self.turns[turn];
+        begun.steps += 1;
+        if n == 1 {
+            begun.runs += 1;
+            let own_text = begun.runs == 1 && !self.open.is_empty();
+            self.ops.push(RawOp { turn, kind: RawKind::Run { own_text, first_step: index } });
+        }
+        self.pending = Some((turn, index));
+        self.current = Some(OpenStep { index, text: None });
+    }
+
+    fn text(&mut self, text: &str) {
+        self.flush();
+        if let Some(&turn) = self.open.last() {
+            let begun = &mut self.turns[turn];
+            if begun.turn.command.as_deref().is_some_and(needs_reply) {
+                begun.reply.push_str(text);
+            }
+        }
+        if text.is_empty() {
+            return;
+        }
+        if let Some(step) = &mut self.current {
+            let joined = step.text.is_some();
+            let hash = step.text.get_or_insert_default();
+            if joined {
+                hash.update(b" ");
+            }
+            hash.update(text.as_bytes());
+        }
+    }
+
+    /// Ends the walk: what the turns were and did.
+    pub fn finish(mut self) -> Walk {
+        self.flush_stopped();
+        self.step_ends();
+        let last_open = self.turns.last().is_some_and(|last| last.turn.end.is_none());
+        let nesting = Nesting::of(&self.turns);
+        for (index, begun) in self.turns.iter_mut().enumerate() {
+            begun.turn.group = nesting.groups[index] as u32;
+            begun.turn.nested = nesting.groups[index] != index;
+            if begun.turn.nested {
+                begun.turn.command = None;
+            }
+            let ended = begun.turn.end.is_some();
+            let ran = begun.steps > 0 || nesting.has_inner[index];
+            begun.turn.status =
+                if ended && !begun.interrupted { TurnStatus::Complete } else { TurnStatus::Interrupted };
+            begun.turn.detail = match ended {
+                false => Some("open"),
+                true if begun.turn.command.is_some() && !ran => Some("command"),
+                true => None,
+            };
+        }
+        let ops = settle(self.ops, &self.turns, &nesting, self.steps.len());
+        Walk {
+            turns: self.turns.into_iter().map(|begun| begun.turn).collect(),
+            ops,
+            steps: self.steps,
+            lines: self.lines,
+            end: self.end,
+            invalid: self.invalid,
+            last_open,
+        }
+    }
+}
+
+/// Which turns were really nested: an outer turn that never got its TurnEnd was killed and owns nothing.
+struct Nesting {
+    /// Each turn's outermost turn.
+    groups: Vec<usize>,
+    has_inner: Vec<bool>,
+    /// Runs in a context of its own (/init): nothing of it reaches the session's context.
+    off_context: Vec<bool>,
+}
+
+impl Nesting {
+    fn of(turns: &[Begun]) -> Nesting {
+        let mut nesting = Nesting {
+            groups: Vec::with_capacity(turns.len()),
+            has_inner: vec![false; turns.len()],
+            off_context: Vec::with_capacity(turns.len()),
+        };
+        for (index, begun) in turns.iter().enumerate() {
+            let is_init = |turn: usize| turns[turn].turn.command.as_deref() == Some("init");
+            let owner = begun.inside.filter(|&outer| turns[outer].turn.end.is_some());
+            let group = match owner {
+                Some(outer) => nesting.groups[outer],
+                None => index,
+            };
+            if let Some(outer) = owner {
+                nesting.has_inner[outer] = true;
+            }
+            // A killed /init owns nothing, but its inner run still went to another context.
+            let of_killed_init = begun.inside.is_some_and(|outer| {
+                owner.is_none()
+                    && outer + 1 == index
+                    && is_init(outer)
+                    && begun.turn.text.starts_with(INIT_PROMPT)
+            });
+            nesting.off_context.push((group != index && is_init(group)) || of_killed_init);
+            nesting.groups.push(group);
+        }
+        nesting
+    }
+}
+
+/// The ops as they are now that nesting is known.
+fn settle(raw: Vec<RawOp>, turns: &[Begun], nesting: &Nesting, steps: usize) -> Vec<Op> {
+    let run_ends = run_ends(&raw, steps);
+    let mut run_ends = run_ends.into_iter();
+    let mut ops: Vec<Op> = Vec::with_capacity(raw.len());
+    let mut unanswered = turns.iter().enumerate().filter(|(index, begun)| {
+        begun.steps == 0
+            && begun.turn.command.is_none()
+            && !nesting.has_inner[*index]
+            && !nesting.off_context[*index]
+    });
+    let mut next_unanswered = unanswered.next();
+    let op = |turn: usize, kind| Op { turn: turn as u32, group: nesting.groups[turn] as u32, kind };
+    for RawOp { turn, kind } in raw {
+        let kind = match kind {
+            RawKind::Op(kind) => kind,
+            RawKind::Run { own_text, first_step } => {
+                let begun = &turns[turn].turn;
+                let text = (own_text && begun.command.is_none()).then(|| begun.text.clone());
+                OpKind::Run { text, steps: first_step..run_ends.next().unwrap_or(steps) }
+            }
+            RawKind::CommandDone(_) if turns[turn].turn.nested => continue,
+            RawKind::CommandDone(kind) => kind,
+        };
+        if nesting.off_context[turn] {
+            continue;
+        }
+        while let Some((index, begun)) = next_unanswered.filter(|(index, _)| *index < turn) {
+            ops.push(op(index, OpKind::Unanswered { text: begun.turn.text.clone() }));
+            next_unanswered = unanswered.next();
+        }
+        ops.push(op(turn, kind));
+    }
+    for (index, begun) in next_unanswered.into_iter().chain(unanswered) {
+        ops.push(op(index, OpKind::Unanswered { text: begun.turn.text.clone() }));
+    }
+    ops
+}
+
+/// For each run the step where the next one begins.
+fn run_ends(raw: &[RawOp], steps: usize) -> Vec<usize> {
+    let starts = raw.iter().filter_map(|op| match op.kind {
+        RawKind::Run { first_step, .. } => Some(first_step),
+        _ => None,
+    });
+    starts.skip(1).chain([steps]).collect()
+}
+
+fn needs_reply(command: &str) -> bool {
+    matches!(command, "clear" | "reset" | "add-dir" | "afk" | "import")
+}
+
+/// What a command did to the context, told by its reply. Source: stores/kimi-cli.md, 2.1, 2.3 and 4.2.
+fn command_effect(command: &str, reply: &str) -> Option<OpKind> {
+    let record = |said: &str, prefix| reply.contains(said).then_some(OpKind::SideRecord { prefix });
+    match command {
+        "clear" | "reset" => reply.contains("has been cleared").then_some(OpKind::NewEpoch(NewEpoch::Clear)),
+        "add-dir" => {
+            record("Added directory to workspace:", "<system>The user has added an additional directory")
+        }
+        "afk" => record("afk mode disabled", "<system-reminder>\nAfk mode is now disabled"),
+        "import" => record("Imported context from", "<system>The user has imported context from"),
+        "init" => Some(OpKind::SideRecord { prefix: "<system>The user just ran `/init`" }),
+        _ => None,
+    }
+}

@@ -17,6 +17,7 @@ use crate::session::{
     State, Turn, TurnStatus,
 };
 use crate::transcript::StoreDir;
+use crate::transcript::metrics::count_parse;
 
 /// A session's files as read, with what was found in them.
 pub(super) struct Loaded {
@@ -41,6 +42,7 @@ pub(super) enum Keep {
 
 impl Loaded {
     pub fn read(root: &Path, files: &Files) -> Result<Loaded> {
+        count_parse();
         let Some(store) = StoreDir::open(root)? else { return Ok(Loaded::without_transcript(files)) };
         let live = scan::messages(&store, &files.messages)?;
         let archive = scan::messages(&store, &files.archive)?;

@@ -12,8 +12,9 @@ use jiff::Timestamp;
 
 use super::index::{self, Entry, Index};
 use super::records::{Message, Role};
-use crate::agents::Discovery;
+use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
+use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
 use crate::transcript::{EntryKind, Stat, StoreDir, scan_bytes};
 
 pub(super) const SESSIONS: &str = "sessions";
@@ -95,7 +96,7 @@ pub(super) fn unchanged(root: &Path, previous: &Discovery) -> bool {
 }
 
 fn remembered(previous: &Discovery) -> Option<&Remembered> {
-    previous.remembered.as_deref()?.downcast_ref()
+    previous.memory.get()
 }
 
 /// All sessions of the store at `root`.
@@ -149,7 +150,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let Look { prompts, problems, .. } = look;
     let remembered =
         Remembered { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
-    Ok(Discovery { sessions, problems, remembered: Some(Arc::new(remembered)) })
+    Ok(Discovery { sessions, problems, memory: Memory::new(remembered) })
 }
 
 /// The index as it is now, or the last sound one with what is wrong now.
@@ -176,10 +177,12 @@ fn read_index(
             return Ok((last(), Some(index::damage(b"", 0, &refusal.to_string())), FileHash::of(b"")));
         }
     };
+    count_bytes(AgentKind::OpenMax, ReadKind::Index, bytes.len() as u64);
     let hash = FileHash::of(&bytes);
     if let Some(known) = known.filter(|known| known.index_hash == hash && !bytes.is_empty()) {
         return Ok((known.index.clone(), known.damage.clone(), hash));
     }
+    count_parse();
     match Index::parse(&bytes) {
         Ok(index) => Ok((Arc::new(index), None, hash)),
         Err(damage) => Ok((last(), Some(damage), hash)),

@@ -7,7 +7,8 @@ use std::path::Path;
 use super::items::{self, As};
 use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, Role};
 use crate::render::{self, Length};
-use crate::session::{Damage, DamageClass, FileHash, FileView, Result, Turn};
+use crate::session::{AgentKind, Damage, DamageClass, FileHash, FileView, Result, Turn};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Inspector, StoreDir};
 
 /// A message of a file.
@@ -132,6 +133,7 @@ fn file_of<T>(
     match store.file(file)? {
         Some(opened) => {
             let (content, scanned) = transcript::scan(&opened, &store.path().join(file), new, each)?;
+            count_bytes(AgentKind::OpenMax, ReadKind::Transcript, scanned.len);
             let view = FileView { file: file.to_owned(), len: Some(scanned.len), hash: scanned.hash };
             Ok(Read { content: Some(content), view })
         }

@@ -1,0 +1,447 @@
+//! Records to items: what a wire line, or a context line where there is no wire, shows to a reader.
+//!
+//! The same functions serve the pass that counts sizes and the reads that render, so that sizes are
+//! right by construction. Each line's items depend on that line alone.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::json::{Content, JsonStr, Part};
+use super::parse::{Context, Message, ToolResult, Wire};
+use crate::session::{Item, ItemSink};
+
+/// The items of a wire line; `line` is its text.
+pub(super) fn of_wire(wire: &Wire<'_>, line: &[u8], sink: &mut ItemSink<'_>) {
+    let Wire::Message { time, message } = wire else { return };
+    let sink = &mut |item: Item<'_>| sink(*time, item);
+    match message {
+        Message::TurnBegin(input) => prompt(*input, |text| Item::User { text }, sink),
+        Message::SteerInput(input) => prompt(*input, |text| Item::Steer { text }, sink),
+        Message::TurnEnd | Message::StepBegin(_) => {}
+        Message::StepInterrupted => notice("step", "interrupted".into(), sink),
+        Message::CompactionBegin => notice("compaction", "begins".into(), sink),
+        Message::CompactionEnd => sink(Item::Compaction { text: "".into() }),
+        Message::Part(Part::Unknown { kind, json: "" }) => {
+            let kind = format!("ContentPart {}", kind.text());
+            sink(Item::Unknown { kind: kind.into(), json: String::from_utf8_lossy(line) });
+        }
+        Message::Part(part) => reply_part(part, sink),
+        Message::ToolCall { id, name, arguments } => call(*id, *name, *arguments, sink),
+        Message::ToolResult { id, result } => wire_result(*id, result, sink),
+        Message::Other { kind, payload } => other(&kind.text(), payload, sink),
+    }
+}
+
+/// The items of a context line; `line` is its text.
+pub(super) fn of_context(record: &Context<'_>, line: &[u8], sink: &mut ItemSink<'_>) {
+    let sink = &mut |item: Item<'_>| sink(None::<Timestamp>, item);
+    match record.role.plain() {
+        "_checkpoint" | "_usage" => {}
+        "_system_prompt" | "system" => {
+            notice("system prompt", record.content.text().unwrap_or_default(), sink);
+        }
+        "user" => prompt(record.content, |text| Item::User { text }, sink),
+        "assistant" => {
+            record.content.parts().iter().for_each(|part| reply_part(part, sink));
+            for each in &record.tool_calls {
+                call(each.id, each.function.name, each.function.arguments, sink);
+            }
+        }
+        "tool" => {
+            let (output, blobs) = output(record.content);
+            let is_error = output.starts_with("<system>ERROR");
+            let id = record.tool_call_id.map(JsonStr::text).unwrap_or_default();
+            sink(Item::ToolResult { id, output, is_error });
+            blobs.iter().for_each(|blob| reply_part(blob, sink));
+        }
+        role => sink(Item::Unknown { kind: role.into(), json: String::from_utf8_lossy(line) }),
+    }
+}
+
+type Sink<'s> = dyn FnMut(Item<'_>) + 's;
+
+/// A user's text, as the client joins it, then what else the input holds.
+fn prompt(content: Content<'_>, item: impl Fn(Cow<'_, str>) -> Item<'_>, sink: &mut Sink<'_>) {
+    let rest = match content {
+        Content::Text(_) | Content::Nothing => Vec::new(),
+        Content::Parts(_) => content.parts(),
+    };
+    match content.text() {
+        Some(text) => sink(item(text)),
+        None if rest.is_empty() => sink(item("".into())),
+        None => {}
+    }
+    rest.iter().filter(|part| !matches!(part, Part::Text(_))).for_each(|part| reply_part(part, sink));
+}
+
+fn reply_part(part: &Part<'_>, sink: &mut Sink<'_>) {
+    match part {
+        Part::Text(text) => sink(Item::Assistant { text: text.text() }),
+        Part::Thinking(text) => sink(Item::Thinking { text: text.text() }),
+        Part::Url { kind, url } => {
+            let url = url.text();
+            match Part::blob(kind, &url) {
+                Some((media_type, bytes)) => sink(Item::Blob { media_type: media_type.into(), bytes }),
+                None => notice(kind, url, sink),
+            }
+        }
+        Part::Unknown { kind, json } => sink(Item::Unknown { kind: kind.text(), json: (*json).into() }),
+    }
+}
+
+fn call(id: JsonStr<'_>, name: JsonStr<'_>, arguments: Option<JsonStr<'_>>, sink: &mut Sink<'_>) {
+    let arguments = arguments.map(JsonStr::text).unwrap_or_default();
+    sink(Item::ToolCall { name: name.text(), id: id.text(), arguments });
+}
+
+/// A tool's output, and its message for the model where it is something else.
+fn wire_result(id: JsonStr<'_>, result: &ToolResult<'_>, sink: &mut Sink<'_>) {
+    let id = id.text();
+    let (text, blobs) = match Content::of(result.output) {
+        Some(content) => output(content),
+        None => (result.output.get().into(), Vec::new()),
+    };
+    let message = result.message.map(JsonStr::text).unwrap_or_default();
+    let is_error = result.is_error;
+    if text.is_empty() {
+        sink(Item::ToolResult { id, output: message, is_error });
+    } else {
+        sink(Item::ToolResult { id, output: text, is_error });
+        if !message.is_empty() {
+            notice("tool", message, sink);
+        }
+    }
+    blobs.iter().for_each(|blob| reply_part(blob, sink));
+}
+
+/// The text of an output, one part per line, and its other parts.
+fn output(content: Content<'_>) -> (Cow<'_, str>, Vec<Part<'_>>) {
+    if let Content::Text(text) = content {
+        return (text.text(), Vec::new());
+    }
+    let (texts, others): (Vec<_>, Vec<_>) =
+        content.parts().into_iter().partition(|part| matches!(part, Part::Text(_)));
+    let mut joined = Cow::Borrowed("");
+    for part in texts {
+        let Part::Text(text) = part else { continue };
+        if joined.is_empty() {
+            joined = text.text();
+        } else {
+            let joined = joined.to_mut();
+            if !joined.ends_with('\n') {
+                joined.push('\n');
+            }
+            joined.push_str(&text.text());
+        }
+    }
+    (joined, others)
+}
+
+fn notice(kind: &str, text: Cow<'_, str>, sink: &mut Sink<'_>) {
+    sink(Item::Notice { kind: kind.into(), text });
+}
+
+/// The fields of payloads that become notices. Everything is optional: a payload of another shape is
+/// shown as it is. Source: kimi-cli.md, section 2.2.
+#[derive(Deserialize, Default)]
+struct Fields<'a> {
+    #[serde(borrow, default)]
+    title: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    body: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    event: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    target: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    action: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    reason: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    sender: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    description: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    response: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    feedback: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    questions: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    answers: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    file_path: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    question: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error_type: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    status_code: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    next_attempt: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    max_attempts: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    wait_s: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    agent_id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    subagent_type: Option<&'a RawValue>,
+}
+
+fn other(kind: &str, payload: &RawValue, sink: &mut Sink<'_>) {
+    if matches!(kind, "StatusUpdate" | "MCPLoadingBegin" | "MCPLoadingEnd") {
+        return;
+    }
+    let fields: Fields<'_> = serde_json::from_str(payload.get()).unwrap_or_default();
+    let f = &fields;
+    let said = match kind {
+        "Notification" => ("notification", lines(&[f.title, f.body])),
+        "StepRetry" => ("retry", retry(f)),
+        "HookTriggered" => ("hook", words(&[f.event, f.target])),
+        "HookResolved" => ("hook", lines_of(&[words(&[f.event, f.target, f.action]), words(&[f.reason])])),
+        "ApprovalRequest" => {
+            ("approval request", lines_of(&[words(&[f.sender, f.action]), words(&[f.description])]))
+        }
+        "ApprovalResponse" => ("approval", lines(&[f.response, f.feedback])),
+        "QuestionRequest" => ("question", questions(f.questions)),
+        "QuestionResponse" => ("answer", answers(f.answers)),
+        "PlanDisplay" => ("plan", lines(&[f.file_path, f.content])),
+        "BtwBegin" => ("side question", words(&[f.question])),
+        "BtwEnd" => ("side answer", lines(&[f.response, f.error])),
+        "SubagentEvent" => ("sub-agent", subagent(f)),
+        _ => {
+            return sink(Item::Unknown { kind: kind.into(), json: payload.get().into() });
+        }
+    };
+    if said.1.is_empty() {
+        sink(Item::Unknown { kind: kind.into(), json: payload.get().into() });
+    } else {
+        notice(said.0, said.1.into(), sink);
+    }
+}
+
+/// A value as text: a string's text, `null` as nothing, anything else as JSON.
+fn shown<'a>(raw: Option<&'a RawValue>) -> Cow<'a, str> {
+    match raw {
+        None => "".into(),
+        Some(raw) => match JsonStr::of(raw) {
+            Some(text) => text.text(),
+            None if raw.get() == "null" => "".into(),
+            None => raw.get().into(),
+        },
+    }
+}
+
+fn joined(values: &[Option<&RawValue>], between: &str) -> String {
+    let texts: Vec<_> = values.iter().map(|raw| shown(*raw)).filter(|text| !text.is_empty()).collect();
+    texts.join(between)
+}
+
+fn words(values: &[Option<&RawValue>]) -> String {
+    joined(values, " ")
+}
+
+fn lines(values: &[Option<&RawValue>]) -> String {
+    joined(values, "\n")
+}
+
+fn lines_of(values: &[String]) -> String {
+    let texts: Vec<&str> = values.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+    texts.join("\n")
+}
+
+fn retry(f: &Fields<'_>) -> String {
+    let (attempt, of) = (shown(f.next_attempt), shown(f.max_attempts));
+    let mut text = format!("attempt {attempt} of {of}");
+    let why = words(&[f.error_type, f.status_code]);
+    // Writing into a String cannot fail.
+    if !why.is_empty() {
+        let _ = write!(text, " after {why}");
+    }
+    let wait = shown(f.wait_s);
+    if !wait.is_empty() {
+        let _ = write!(text, ", in {wait} s");
+    }
+    text
+}
+
+fn subagent(f: &Fields<'_>) -> String {
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: JsonStr<'a>,
+    }
+    let event = f.event.and_then(|raw| serde_json::from_str::<Event<'_>>(raw.get()).ok());
+    let event = event.map_or("an event".into(), |event| event.kind.text());
+    format!("{}: {event}", words(&[f.subagent_type, f.agent_id]))
+}
+
+fn questions(raw: Option<&RawValue>) -> String {
+    #[derive(Deserialize)]
+    struct Question<'a> {
+        #[serde(borrow)]
+        question: JsonStr<'a>,
+        #[serde(borrow, default)]
+        body: Option<JsonStr<'a>>,
+        #[serde(borrow, default)]
+        options: Vec<Choice<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Choice<'a> {
+        #[serde(borrow)]
+        label: JsonStr<'a>,
+        #[serde(borrow, default)]
+        description: Option<JsonStr<'a>>,
+    }
+    let Some(list) = raw else { return String::new() };
+    let Ok(list) = serde_json::from_str::<Vec<Question<'_>>>(list.get()) else {
+        return list.get().to_owned();
+    };
+    let mut text = String::new();
+    for each in list {
+        let _ = writeln!(text, "{}", each.question.text());
+        if let Some(body) = each.body.map(JsonStr::text).filter(|body| !body.is_empty()) {
+            let _ = writeln!(text, "{body}");
+        }
+        for choice in each.options {
+            let _ = write!(text, "- {}", choice.label.text());
+            match choice.description.map(JsonStr::text).filter(|description| !description.is_empty()) {
+                Some(description) => {
+                    let _ = writeln!(text, ": {description}");
+                }
+                None => text.push('\n'),
+            }
+        }
+    }
+    text
+}
+
+fn answers(raw: Option<&RawValue>) -> String {
+    let Some(list) = raw else { return String::new() };
+    // A map in the file's order, keys and values as they are.
+    let Ok(pairs) = serde_json::from_str::<Pairs<'_>>(list.get()) else { return list.get().to_owned() };
+    let shown: Vec<String> =
+        pairs.0.iter().map(|(question, answer)| format!("{question}: {}", answer.text())).collect();
+    shown.join("\n")
+}
+
+struct Pairs<'a>(Vec<(Cow<'a, str>, JsonStr<'a>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> serde::de::Visitor<'de> for InOrder {
+            type Value = Pairs<'de>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map of texts")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        from.deserialize_map(InOrder)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::parse;
+    use super::*;
+    use crate::render;
+
+    fn shown(message: &str) -> String {
+        let line = format!(r#"{{"timestamp": 1796045259.5, "message": {message}}}"#);
+        let mut text = String::new();
+        of_wire(&parse::wire(line.as_bytes()).unwrap(), line.as_bytes(), &mut |time, item| {
+            assert!(time.is_some());
+            render::item(&item, &mut text);
+        });
+        text
+    }
+
+    #[test]
+    fn every_record_type_is_shown_or_known_to_be_silent() {
+        let cases = [
+            (r#"{"type": "TurnBegin", "payload": {"user_input": "hi \ud800"}}"#, "## User\n\nhi \u{fffd}"),
+            (
+                r#"{"type": "SteerInput", "payload": {"user_input": [{"type":"text","text":"a"},{"type":"text","text":"b"}]}}"#,
+                "## Steer\n\na b",
+            ),
+            (
+                r#"{"type": "TurnBegin", "payload": {"user_input": [{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"data:image/png;base64,QUJD"}}]}}"#,
+                "[image/png, 3 bytes]",
+            ),
+            (
+                r#"{"type": "ContentPart", "payload": {"type":"think","think":"hm","encrypted":null}}"#,
+                "## Thinking\n\nhm",
+            ),
+            (r#"{"type": "ContentPart", "payload": {"type":"hologram","x":1}}"#, "\"hologram\",\"x\":1"),
+            (
+                r#"{"type": "ToolCall", "payload": {"id":"c1","function":{"name":"Shell","arguments":"{\"command\":\"ls\"}"},"extras":null}}"#,
+                "Shell (c1)",
+            ),
+            (
+                r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":"out\n","message":"Done.","display":[]}}}"#,
+                "out\n",
+            ),
+            (
+                r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":true,"output":"","message":"No such file"}}}"#,
+                "No such file",
+            ),
+            (
+                r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"message":""}}}"#,
+                "a\nb",
+            ),
+            (r#"{"type": "StepInterrupted", "payload": {}}"#, "interrupted"),
+            (
+                r#"{"type": "StepRetry", "payload": {"n":1,"next_attempt":2,"max_attempts":3,"wait_s":0.5,"error_type":"APIError","status_code":500}}"#,
+                "attempt 2 of 3 after APIError 500, in 0.5 s",
+            ),
+            (r#"{"type": "CompactionEnd", "payload": {}}"#, "## Compaction"),
+            (r#"{"type": "Notification", "payload": {"title":"T","body":"B"}}"#, "T\nB"),
+            (
+                r#"{"type": "HookResolved", "payload": {"event":"Stop","target":"x","action":"block","reason":"no"}}"#,
+                "Stop x block\nno",
+            ),
+            (
+                r#"{"type": "ApprovalRequest", "payload": {"sender":"Shell","action":"run","description":"rm x"}}"#,
+                "Shell run\nrm x",
+            ),
+            (r#"{"type": "ApprovalResponse", "payload": {"response":"approve","feedback":""}}"#, "approve"),
+            (
+                r#"{"type": "QuestionRequest", "payload": {"questions":[{"question":"Q?","options":[{"label":"A","description":"d"}]}]}}"#,
+                "Q?\n- A: d",
+            ),
+            (r#"{"type": "QuestionResponse", "payload": {"answers":{"Q?":"A"}}}"#, "Q?: A"),
+            (r#"{"type": "PlanDisplay", "payload": {"content":"do it","file_path":"/p"}}"#, "/p\ndo it"),
+            (r#"{"type": "BtwEnd", "payload": {"id":"1","response":"yes"}}"#, "yes"),
+            (
+                r#"{"type": "SubagentEvent", "payload": {"agent_id":"a1","subagent_type":"explore","event":{"type":"TurnEnd","payload":{}}}}"#,
+                "explore a1: TurnEnd",
+            ),
+            (r#"{"type": "NewThing", "payload": {"x": 1}}"#, "{\"x\": 1}"),
+        ];
+        for (message, expected) in cases {
+            let text = shown(message);
+            assert!(text.contains(expected), "{message} is shown as {text}");
+        }
+        for silent in ["StatusUpdate", "TurnEnd", "MCPLoadingBegin"] {
+            assert_eq!(shown(&format!(r#"{{"type": "{silent}", "payload": {{}}}}"#)), "");
+        }
+        assert_eq!(shown(r#"{"type": "StepBegin", "payload": {"n": 1}}"#), "");
+    }
+}

@@ -1,0 +1,398 @@
+//! The command line, in one place: help, man pages and completions are made from these definitions.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+
+use crate::catalog::StoreOptions;
+use crate::session::AgentKind;
+
+/// Browse, undo and fork the conversations of coding agents as directories and files.
+///
+/// Every session is a directory, every turn a file. Turns are numbered from 0: `fork N` keeps the turns
+/// up to and including N, `undo N` removes N and everything after it.
+#[derive(Debug, Parser)]
+#[command(name = "turnfs", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  turnfs mount                    all sessions of all projects at ~/turns
+  ls ~/turns$PWD                  the sessions of this project
+  cat ~/turns$PWD/latest/undo     what each cut would do, before doing it
+  turnfs ls                       the same without a mount
+  turnfs fork 1234abcd 3          a new session with the turns 0 to 3; prints its id
+
+Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 usage.";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Mount(MountArgs),
+    Umount(UmountArgs),
+    Ls(LsArgs),
+    Show(ShowArgs),
+    Undo(UndoArgs),
+    Redo(RedoArgs),
+    Fork(ForkArgs),
+    Check(CheckArgs),
+    Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// Which stores to look at.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Stores")]
+pub struct StoreArgs {
+    /// Look for this agent's sessions in DIR instead of its usual place; repeatable
+    #[arg(long = "store", value_name = "AGENT=DIR")]
+    places: Vec<Place>,
+    /// Only these agents, separated by commas [known: kimi-cli]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    agents: Vec<AgentKind>,
+}
+
+impl StoreArgs {
+    pub fn options(&self) -> StoreOptions {
+        let places = self.places.iter().map(|place| (place.agent, place.dir.clone())).collect();
+        StoreOptions { places, only: self.agents.clone() }
+    }
+}
+
+/// `AGENT=DIR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    agent: AgentKind,
+    dir: PathBuf,
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        let (agent, dir) = text.split_once('=').ok_or("write AGENT=DIR, for example kimi-cli=/srv/kimi")?;
+        if dir.is_empty() {
+            return Err("the directory is missing after `=`".into());
+        }
+        Ok(Place { agent: agent.parse()?, dir: without_tilde(dir, std::env::home_dir().as_deref()) })
+    }
+}
+
+/// No shell expands a tilde after `=`, and everybody writes one there.
+fn without_tilde(dir: &str, home: Option<&Path>) -> PathBuf {
+    match (dir.strip_prefix('~'), home) {
+        (Some(""), Some(home)) => home.into(),
+        (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+        _ => dir.into(),
+    }
+}
+
+/// A turn's number, or `last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    Last,
+    This(u32),
+}
+
+impl FromStr for Number {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Number, String> {
+        match text.trim() {
+            "last" => Ok(Number::Last),
+            digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().map(Number::This).map_err(|_| "there are no such numbers".into())
+            }
+            _ => Err("write a number, or `last`".into()),
+        }
+    }
+}
+
+/// Show all sessions as directories
+///
+/// Returns when the mount answers; the daemon goes on in the background. Already mounted there: says so,
+/// and that is fine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs mount                         all projects at ~/turns
+  turnfs mount --project . /mnt/app    the sessions of one project at /mnt/app
+  turnfs mount -f --read-only /mnt/t   in the foreground; nothing can be changed")]
+pub struct MountArgs {
+    /// An empty directory; made if it is missing [default: ~/turns]
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: Option<PathBuf>,
+    /// Only the sessions of this project, at the root of the mount
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub project: Option<PathBuf>,
+    /// Stay in the foreground and log to stderr (RUST_LOG sets the level)
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Refuse every undo, redo and fork through this mount
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let root look into the mount too; fuse.conf must have `user_allow_other`
+    #[arg(long)]
+    pub allow_other: bool,
+    /// List prompts/, records/, raw/ and context.md too (they can always be reached by name)
+    #[arg(long)]
+    pub show_all: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+    /// Say on standard output how the start went (for the background start)
+    #[arg(long, hide = true)]
+    pub report: bool,
+}
+
+/// Take a mount away, also a dead one ("Transport endpoint is not connected")
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  turnfs umount ~/turns")]
+pub struct UmountArgs {
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+}
+
+/// List the sessions of a project, newest first
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs ls                   the project in the working directory
+  turnfs ls --all --json      every session, for programs")]
+pub struct LsArgs {
+    /// The project's directory [default: here]
+    #[arg(value_hint = ValueHint::DirPath, conflicts_with = "all")]
+    pub dir: Option<PathBuf>,
+    /// The sessions of all projects
+    #[arg(long)]
+    pub all: bool,
+    /// For programs: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+const SESSION_HELP: &str =
+    "Full id, unique beginning or end of it (8 or more characters), directory name, or a path inside a mount";
+
+/// Show a turn, or the list of turns
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs show 1234abcd                      the list of turns
+  turnfs show 1234abcd 3                    turn 3
+  turnfs show ~/turns$PWD/latest last       the last turn of the newest session here
+  turnfs show 1234abcd --undone 1           the turns that undo 1 removed")]
+pub struct ShowArgs {
+    #[arg(help = SESSION_HELP)]
+    pub session: String,
+    /// The turn: a number from 0, or `last`
+    pub n: Option<Number>,
+    /// Show what this undo removed
+    #[arg(long, value_name = "K")]
+    pub undone: Option<u32>,
+    /// For programs: {id, agent, project, state, damage, turns}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Remove turn N and everything after it
+///
+/// What is removed can be brought back with `turnfs redo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs undo 1234abcd 3 --dry-run    what would stay of each file
+  turnfs undo 1234abcd 3              keeps the turns 0 to 2
+  turnfs undo 1234abcd last           removes the last turn")]
+pub struct UndoArgs {
+    #[arg(help = SESSION_HELP)]
+    pub session: String,
+    /// The first turn to remove: a number from 0, or `last`
+    pub n: Number,
+    /// Change nothing; show what would be kept
+    #[arg(long)]
+    pub dry_run: bool,
+    /// With --dry-run: {n, keeps, drops, boundary, files}
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
+    /// Cut although an agent may have the session open
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Bring back what an undo removed, byte for byte
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  turnfs redo 1234abcd")]
+pub struct RedoArgs {
+    #[arg(help = SESSION_HELP)]
+    pub session: String,
+    /// The undo's number, or `last`
+    #[arg(value_name = "K", default_value = "last")]
+    pub number: Number,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Make a new session with the turns 0 to N, and print its id
+///
+/// The session itself is not changed, and may be in use.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs fork 1234abcd 3                              prints the new id
+  kimi --session $(turnfs fork 1234abcd last)         goes on in a copy")]
+pub struct ForkArgs {
+    #[arg(help = SESSION_HELP)]
+    pub session: String,
+    /// The last turn to keep: a number from 0, or `last` (the last finished one)
+    pub n: Number,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Read everything and report damage by file and line
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs check               the project in the working directory
+  turnfs check --all --json  everything, for programs
+
+Exit codes: 0 clean, 1 damage found, 2 could not run.")]
+pub struct CheckArgs {
+    /// The project's directory [default: here]
+    #[arg(value_hint = ValueHint::DirPath, conflicts_with = "all")]
+    pub dir: Option<PathBuf>,
+    /// The sessions of all projects
+    #[arg(long)]
+    pub all: bool,
+    /// For programs: an array of {id, agent, project, state, file, line, byte, class, message}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Say what is wrong on this machine, and the command that mends it
+///
+/// Exit code 0 if a mount is possible, else 1.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Print the completions for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs completions bash > ~/.local/share/bash-completion/completions/turnfs
+  turnfs completions fish > ~/.config/fish/completions/turnfs.fish
+  turnfs completions zsh > ~/.zfunc/_turnfs        (with ~/.zfunc in fpath)")]
+pub struct CompletionsArgs {
+    pub shell: Shell,
+}
+
+/// Print the manual page
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  turnfs man | man -l -\n  turnfs man mount | man -l -")]
+pub struct ManArgs {
+    /// The page of this command
+    #[arg(value_name = "COMMAND")]
+    pub command: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_known_agent() {
+        let help = Cli::command().find_subcommand_mut("ls").unwrap().render_help().to_string();
+        for kind in AgentKind::ALL {
+            assert!(help.contains(kind.name()), "{kind} is missing in the help of --agents");
+        }
+    }
+
+    #[test]
+    fn every_command_says_what_it_does() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal_or_last() {
+        let table = [
+            ("0", Some(Number::This(0))),
+            ("003", Some(Number::This(3))),
+            (" 7 ", Some(Number::This(7))),
+            ("last", Some(Number::Last)),
+            ("4294967295", Some(Number::This(u32::MAX))),
+            ("4294967296", None),
+            ("+1", None),
+            ("-1", None),
+            ("1.0", None),
+            ("0x1", None),
+            ("", None),
+            ("Last", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(text.parse::<Number>().ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn stores_are_given_as_agent_and_directory() {
+        let parse = |text: &str| text.parse::<Place>().map(|place| place.dir);
+        assert_eq!(parse("kimi-cli=/srv/a=b"), Ok("/srv/a=b".into()));
+        assert!(parse("kimi-cli").is_err());
+        assert!(parse("kimi-cli=").is_err());
+        assert!(parse("nobody=/srv").unwrap_err().contains("kimi-cli"));
+    }
+
+    #[test]
+    fn a_tilde_means_home_only_where_a_shell_would_say_so() {
+        let home = Some(Path::new("/home/ana"));
+        for (given, expected) in
+            [("~", "/home/ana"), ("~/k", "/home/ana/k"), ("~bob/k", "~bob/k"), ("/a/~", "/a/~"), ("k", "k")]
+        {
+            assert_eq!(without_tilde(given, home), Path::new(expected), "{given}");
+        }
+        assert_eq!(without_tilde("~/k", None), Path::new("~/k"));
+    }
+
+    #[test]
+    fn arguments_that_contradict_each_other_are_refused() {
+        let table: [(&[&str], bool); 8] = [
+            (&["turnfs", "ls", "--all"], true),
+            (&["turnfs", "ls", "--all", "dir"], false),
+            (&["turnfs", "undo", "s", "3", "--json"], false),
+            (&["turnfs", "undo", "s", "3", "--json", "--dry-run"], true),
+            (&["turnfs", "undo", "s"], false),
+            (&["turnfs", "redo", "s"], true),
+            (&["turnfs", "umount"], false),
+            (&["turnfs", "ls", "--agents", "kimi-cli,nobody"], false),
+        ];
+        for (line, fine) in table {
+            assert_eq!(Cli::try_parse_from(line).is_ok(), fine, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `turnfs doctor`.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::fs::Access;
+
+use super::args::DoctorArgs;
+use super::exit::{Exit, Failure};
+use super::mount::default_mount_point;
+use super::output;
+use crate::agents::Environment;
+use crate::catalog::Catalog;
+use crate::cut::StateDir;
+use crate::daemon::{self, Answer, mountinfo};
+use crate::render;
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Ok,
+    Warn,
+    /// No mount is possible.
+    Fail,
+}
+
+/// One line of the report, with what mends it.
+#[derive(Debug)]
+struct Finding {
+    health: Health,
+    what: String,
+    cure: Option<String>,
+}
+
+fn ok(what: impl Into<String>) -> Finding {
+    Finding { health: Health::Ok, what: what.into(), cure: None }
+}
+
+fn warn(what: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { health: Health::Warn, what: what.into(), cure: Some(cure.into()) }
+}
+
+fn fail(what: impl Into<String>, cure: impl Into<String>) -> Finding {
+    Finding { health: Health::Fail, what: what.into(), cure: Some(cure.into()) }
+}
+
+pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let env = Environment::of_process();
+    let mut findings = vec![device(), helper(), fuse_conf()];
+    findings.extend(stores(&Catalog::new(&env, &args.stores.options())));
+    findings.extend(state(&env));
+    findings.extend(mounts());
+    findings.push(mount_point(&env));
+    for finding in &findings {
+        let word = match finding.health {
+            Health::Ok => "ok",
+            Health::Warn => "warn",
+            Health::Fail => "fail",
+        };
+        writeln!(out, "{word:4}  {}", render::one_line(&finding.what))?;
+        if let Some(cure) = &finding.cure {
+            writeln!(out, "      -> {}", render::one_line(cure))?;
+        }
+    }
+    let possible = findings.iter().all(|finding| finding.health != Health::Fail);
+    Ok(if possible { Exit::Done } else { Exit::Failed })
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn device() -> Finding {
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => ok("/dev/fuse can be opened"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fail(
+            "/dev/fuse is not there",
+            "sudo modprobe fuse   (in a container: start it with --device /dev/fuse --cap-add SYS_ADMIN)",
+        ),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fail("/dev/fuse is not open to this user", "sudo chmod 666 /dev/fuse")
+        }
+        Err(error) => fail(format!("/dev/fuse cannot be opened: {error}"), "sudo modprobe fuse"),
+    }
+}
+
+fn helper() -> Finding {
+    let install = "sudo apt install fuse3   (the package that has fusermount3)";
+    match daemon::fusermount() {
+        None if is_root() => warn("fusermount3 is not installed; root can mount without it", install),
+        None => fail("fusermount3 is not installed", install),
+        Some(program) => {
+            let mode = program.metadata().map(|meta| meta.permissions().mode()).unwrap_or_default();
+            let shown = program.display();
+            if mode & 0o4000 == 0 && !is_root() {
+                fail(
+                    format!("{shown} is not setuid root, so it cannot mount"),
+                    format!("sudo chmod u+s {shown}"),
+                )
+            } else {
+                ok(format!("{shown} is installed"))
+            }
+        }
+    }
+}
+
+fn fuse_conf() -> Finding {
+    match daemon::fuse_conf_allows_other() {
+        true => ok("/etc/fuse.conf allows --allow-other"),
+        false => ok("/etc/fuse.conf does not allow --allow-other (only needed to let root look in)"),
+    }
+}
+
+fn stores(catalog: &Catalog) -> Vec<Finding> {
+    if catalog.stores().is_empty() {
+        return vec![fail(
+            "no place to look for sessions: HOME is not set",
+            "export HOME, or use --store AGENT=DIR",
+        )];
+    }
+    let mut findings = Vec::new();
+    let mut readable = true;
+    for store in catalog.stores() {
+        let named = format!("{}: {}", store.agent.kind(), store.root.display());
+        match std::fs::read_dir(&store.root) {
+            Ok(_) => findings.push(ok(named)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => findings.push(warn(
+                format!("{named} is not there"),
+                format!("fine if {} was never used; else name its place with --store", store.agent.kind()),
+            )),
+            Err(error) => {
+                readable = false;
+                let cure = format!("sudo chown -R $USER {}", store.root.display());
+                findings.push(fail(format!("{named} cannot be read: {error}"), cure));
+            }
+        }
+    }
+    match catalog.listing() {
+        Ok(listing) => {
+            let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
+            for store in catalog.stores() {
+                let agent = store.agent.kind();
+                findings.push(ok(format!("{agent}: {} sessions", count(agent))));
+            }
+            for (agent, problem) in &listing.problems {
+                let what = format!("{agent}: {}, line {}: {}", problem.file, problem.line, problem.message);
+                findings.push(warn(what, "turnfs check --all"));
+            }
+        }
+        // Said above already.
+        Err(_) if !readable => {}
+        Err(refusal) => findings.push(fail(refusal.to_string(), "turnfs check --all")),
+    }
+    findings
+}
+
+fn state(env: &Environment) -> Vec<Finding> {
+    let state = match StateDir::of(env) {
+        Ok(state) => state,
+        Err(refusal) => return vec![fail(refusal.to_string(), "export HOME or XDG_STATE_HOME")],
+    };
+    let dir = state.path();
+    // It is made when first needed, in the nearest directory that is there.
+    let there = dir.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+    vec![match rustix::fs::access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => ok(format!("state directory {}", dir.display())),
+        Err(errno) => fail(
+            format!("state directory {} cannot be written: {}", dir.display(), io::Error::from(errno)),
+            format!("sudo chown -R $USER {}", there.display()),
+        ),
+    }]
+}
+
+fn mounts() -> Vec<Finding> {
+    let mounts = mountinfo::read().unwrap_or_default();
+    let ours = mounts.iter().filter(|mount| mount.is_turnfs());
+    let look = |mount: &mountinfo::MountEntry| {
+        let path = output::path(&mount.mount_point);
+        let cure = format!("turnfs umount {path}");
+        match daemon::ask(&mount.mount_point) {
+            Answer::Alive => ok(format!("mounted at {path}")),
+            Answer::Dead => warn(format!("dead mount at {path}: its daemon has gone"), cure),
+            Answer::Silent => warn(format!("the mount at {path} does not answer"), cure),
+            Answer::NotForUs => ok(format!("another user's mount at {path}")),
+        }
+    };
+    ours.map(look).collect()
+}
+
+fn mount_point(env: &Environment) -> Finding {
+    let Some(path) = default_mount_point(env) else {
+        return warn("no default mount point: HOME is not set", "name one: turnfs mount DIR");
+    };
+    let shown = path.display();
+    match std::fs::read_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            ok(format!("{shown} will be made when it is mounted"))
+        }
+        Ok(mut entries) => {
+            let mounted = mountinfo::read().is_ok_and(|mounts| mountinfo::top_at(&mounts, &path).is_some());
+            if mounted || entries.next().is_none() {
+                ok(format!("{shown} is the default mount point"))
+            } else {
+                warn(
+                    format!("{shown} is not empty, so nothing can be mounted there"),
+                    "turnfs mount OTHER_DIR",
+                )
+            }
+        }
+        Err(error) => warn(format!("{shown}: {error}"), format!("turnfs umount {shown}")),
+    }
+}

@@ -1,0 +1,51 @@
+//! How a command ends: its exit code, or the sentence on stderr.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::daemon;
+use crate::session::Refusal;
+
+/// A command's exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Done,
+    /// Refused or failed; the reason is on stderr.
+    Failed,
+    /// `check` found damage.
+    Damage,
+    Usage,
+    /// `check` could not run.
+    CouldNotRun,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed | Exit::Damage => 1,
+            Exit::Usage | Exit::CouldNotRun => 2,
+        })
+    }
+}
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Mount(#[from] daemon::Failure),
+    #[error("HOME is not set, so there is no default mount point; name one")]
+    NoDefaultMountPoint,
+    #[error("cannot tell the working directory: {0}; name a directory")]
+    NoWorkingDirectory(io::Error),
+    #[error("{path} is in no turnfs mount; name a session by its id or directory name")]
+    NotInAMount { path: String },
+    #[error("{path} is no session; go one level deeper, or name a session by its id")]
+    NotASession { path: String },
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+    #[error("cannot write JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}

@@ -1,0 +1,181 @@
+//! `turnfs ls`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::args::LsArgs;
+use super::exit::{Exit, Failure};
+use super::selection::{self, Chosen};
+use super::{output, stores};
+use crate::agents;
+use crate::catalog::Catalog;
+use crate::session::{State, rfc3339};
+
+/// Longest title in the table, characters.
+const TITLE: usize = 60;
+
+/// One session, as programs see it.
+#[derive(Debug, Serialize)]
+struct Row {
+    id: String,
+    agent: &'static str,
+    project: Option<PathText>,
+    name: String,
+    title: Option<String>,
+    created: String,
+    updated: String,
+    /// `null` where the history is refused.
+    turns: Option<usize>,
+    state: &'static str,
+    writer: Option<WriterRow>,
+    /// Relative to an all-projects mount.
+    path: PathText,
+}
+
+#[derive(Debug, Serialize)]
+struct WriterRow {
+    agent: &'static str,
+    pid: Option<u32>,
+}
+
+/// A path in JSON; bytes that are no UTF-8 are replaced.
+#[derive(Debug, Serialize)]
+struct PathText(String);
+
+impl PathText {
+    fn of(path: &Path) -> PathText {
+        PathText(path.to_string_lossy().into_owned())
+    }
+}
+
+/// What `ls` says of a session whose files cannot be read at all.
+const UNREADABLE: &str = "unreadable";
+
+pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let catalog = stores::open(&args.stores)?;
+    let listing = catalog.listing()?;
+    for (agent, problem) in &listing.problems {
+        output::complain(&format!("{agent}: {}, line {}: {}", problem.file, problem.line, problem.message));
+    }
+    let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
+    let rows: Vec<Row> = chosen.iter().map(|session| row(&catalog, session)).collect();
+    if args.json {
+        output::json(out, &rows)?;
+        return Ok(Exit::Done);
+    }
+    if rows.is_empty() {
+        match args.all {
+            true => output::complain("no sessions in any store"),
+            false => {
+                let dir = output::path(&selection::as_given(args.dir.as_deref())?);
+                output::complain(&format!(
+                    "no sessions of {dir}; `turnfs ls --all` lists those of all projects"
+                ));
+            }
+        }
+        return Ok(Exit::Done);
+    }
+    table(&rows, &chosen, args.all, out)?;
+    Ok(Exit::Done)
+}
+
+fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
+    let session = &listed.session;
+    let seen = catalog.view(&session.key);
+    let (state, turns, writer) = match &seen {
+        Ok(view) => {
+            let history = &view.history;
+            let turns = history.readable().is_ok().then_some(history.turns.len());
+            let writer = agents::agent(session.key.agent).writer(session, history);
+            (history.state.name(), turns, writer)
+        }
+        Err(refusal) => {
+            output::complain(&format!("{}: {refusal}", session.id));
+            (UNREADABLE, None, None)
+        }
+    };
+    Row {
+        id: session.id.clone(),
+        agent: session.key.agent.name(),
+        project: project.as_deref().map(PathText::of),
+        name: listed.name.clone(),
+        title: session.title.clone(),
+        created: rfc3339(session.created),
+        updated: rfc3339(session.updated),
+        turns,
+        state,
+        writer: writer.map(|writer| WriterRow { agent: writer.agent.name(), pid: writer.pid }),
+        path: PathText::of(&path_in_mount(project.as_deref(), &listed.name)),
+    }
+}
+
+/// Where an all-projects mount has the session, relative to its root.
+fn path_in_mount(project: Option<&Path>, name: &str) -> PathBuf {
+    match project {
+        Some(project) => project.strip_prefix("/").unwrap_or(project).join(name),
+        None => Path::new(".turnfs/unplaced").join(name),
+    }
+}
+
+fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let now = Timestamp::now();
+    let mut lines = vec![["ID", "AGENT", "TURNS", "AGE", "STATE", "TITLE"].map(String::from).to_vec()];
+    if with_project {
+        lines[0].insert(5, "PROJECT".into());
+    }
+    for (row, (project, listed)) in rows.iter().zip(chosen) {
+        let session = &listed.session;
+        let title = session.title.as_ref().or(session.first_prompt.as_ref());
+        let mut state = row.state.to_owned();
+        if row.writer.is_some() && row.state == State::Ok.name() {
+            state = "in use".into();
+        }
+        let mut line = vec![
+            short(&row.id),
+            row.agent.into(),
+            row.turns.map_or("-".into(), |turns| turns.to_string()),
+            output::age(session.updated, now),
+            state,
+            output::headline(title.map_or("", String::as_str), TITLE),
+        ];
+        if with_project {
+            line.insert(5, project.as_deref().map_or("-".into(), output::path));
+        }
+        lines.push(line);
+    }
+    output::table(out, &lines)?;
+    Ok(())
+}
+
+/// The end of the id, as in the directory's name; enough to name the session.
+fn short(id: &str) -> String {
+    let skipped = id.chars().count().saturating_sub(8);
+    crate::render::one_line(&id.chars().skip(skipped).collect::<String>()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_id_is_the_one_in_directory_names() {
+        for (id, expected) in [
+            ("1473b527-dfc7-46c2-b4e0-c7ca83718181", "83718181"),
+            ("abc", "abc"),
+            ("", ""),
+            ("äöüäöüäöüä", "üäöüäöüä"),
+        ] {
+            assert_eq!(short(id), expected);
+        }
+    }
+
+    #[test]
+    fn paths_are_those_of_an_all_projects_mount() {
+        assert_eq!(path_in_mount(Some(Path::new("/home/ana/app")), "s"), Path::new("home/ana/app/s"));
+        assert_eq!(path_in_mount(Some(Path::new("/")), "s"), Path::new("s"));
+        assert_eq!(path_in_mount(None, "s"), Path::new(".turnfs/unplaced/s"));
+    }
+}

@@ -1,0 +1,65 @@
+//! `turnfs mount`.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use super::args::MountArgs;
+use super::exit::{Exit, Failure};
+use super::selection;
+use crate::agents::Environment;
+use crate::cut::StateDir;
+use crate::daemon::background::{self, Started};
+use crate::daemon::{self, Report, Request};
+
+pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let env = Environment::of_process();
+    let given = args.mountpoint.clone().or_else(|| default_mount_point(&env));
+    let mountpoint = given.ok_or(Failure::NoDefaultMountPoint)?;
+    if args.report {
+        let mut report = Report::Starter;
+        let served =
+            request(args, mountpoint).and_then(|request| Ok(daemon::serve(&env, request, &mut report)?));
+        if let Err(Failure::Mount(failure)) = &served {
+            report.failed(failure);
+        }
+        return served.map(|()| Exit::Done);
+    }
+    if args.foreground {
+        daemon::serve(&env, request(args, mountpoint)?, &mut Report::Foreground)?;
+        return Ok(Exit::Done);
+    }
+    let state = StateDir::of(&env)?;
+    match background::start(&daemon_args(), state.path(), &mountpoint)? {
+        Started::Ready { mountpoint } => {
+            writeln!(out, "mounted at {mountpoint}; `turnfs umount {mountpoint}` takes it away")?;
+        }
+        Started::AlreadyMounted { mountpoint } => writeln!(out, "already mounted at {mountpoint}")?,
+    }
+    Ok(Exit::Done)
+}
+
+fn request(args: &MountArgs, mountpoint: PathBuf) -> Result<Request, Failure> {
+    let project = args.project.as_deref().map(|dir| selection::as_given(Some(dir))).transpose()?;
+    Ok(Request {
+        mountpoint,
+        project,
+        stores: args.stores.options(),
+        read_only: args.read_only,
+        allow_other: args.allow_other,
+        show_all: args.show_all,
+    })
+}
+
+/// What we were called with, and the wish to be told how it went.
+fn daemon_args() -> Vec<OsString> {
+    // The command's name comes first: no option stands before it.
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    args.insert(1.min(args.len()), "--report".into());
+    args
+}
+
+/// `~/turns`.
+pub fn default_mount_point(env: &Environment) -> Option<PathBuf> {
+    Some(env.home.as_ref()?.join("turns"))
+}

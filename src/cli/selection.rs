@@ -1,0 +1,103 @@
+//! The sessions of the project that a directory names, as given and as resolved.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::exit::Failure;
+use super::session_arg;
+use crate::catalog::{Listed, Listing};
+
+/// A session and its project (`None`: unplaced).
+pub type Chosen = (Option<PathBuf>, Listed);
+
+/// The sessions of a project (`None`: the working directory), or all sessions; newest activity first.
+///
+/// # Errors
+/// When there is no working directory.
+pub fn choose(listing: &Listing, dir: Option<&Path>, all: bool) -> Result<Vec<Chosen>, Failure> {
+    let mut chosen: Vec<Chosen> = if all {
+        let everything = listing.all().into_iter();
+        everything.map(|(project, listed)| (project.map(Path::to_owned), listed.clone())).collect()
+    } else {
+        let spellings = spellings(&as_given(dir)?);
+        let of = |project: PathBuf| {
+            let sessions = listing.of(Some(&project)).to_vec();
+            sessions.into_iter().map(move |listed| (Some(project.clone()), listed))
+        };
+        spellings.into_iter().flat_map(of).collect()
+    };
+    chosen.sort_by(|(_, a), (_, b)| {
+        b.session.updated.cmp(&a.session.updated).then_with(|| a.name.cmp(&b.name))
+    });
+    Ok(chosen)
+}
+
+/// The absolute path of a directory as the user spelled it: not resolved. The working directory is
+/// spelled as the shell has it, symbolic links kept.
+///
+/// # Errors
+/// When there is no working directory.
+pub fn as_given(dir: Option<&Path>) -> Result<PathBuf, Failure> {
+    let given = dir.unwrap_or(Path::new("."));
+    if given.is_absolute() {
+        return Ok(lexically_normal(given));
+    }
+    let here = std::env::current_dir().map_err(Failure::NoWorkingDirectory)?;
+    let pwd = std::env::var_os("PWD").map(PathBuf::from).filter(|pwd| pwd.is_absolute());
+    let shell = pwd.filter(|pwd| pwd.canonicalize().is_ok_and(|resolved| resolved == here));
+    Ok(lexically_normal(&shell.unwrap_or(here).join(given)))
+}
+
+/// The project paths that a directory can stand for: as given, as resolved on the host, and, for a
+/// directory in a mount, the one that it shows. Each once.
+fn spellings(given: &Path) -> Vec<PathBuf> {
+    let resolved = given.canonicalize().ok();
+    let shown =
+        resolved.as_deref().and_then(session_arg::inside_mount).map(|inside| Path::new("/").join(inside));
+    let mut spellings = vec![given.to_owned()];
+    for other in [resolved, shown].into_iter().flatten() {
+        if !spellings.contains(&other) {
+            spellings.push(other);
+        }
+    }
+    spellings
+}
+
+/// Without `.` and `..`, as `cd` counts them.
+fn lexically_normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                normal.pop();
+            }
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_taken_as_given_and_as_resolved() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(base.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", base.join("link")).unwrap();
+        assert_eq!(spellings(&base.join("link")), [base.join("link"), base.join("real")]);
+        assert_eq!(spellings(&base.join("real")), [base.join("real")]);
+        assert_eq!(spellings(Path::new("/no/longer/there")), [Path::new("/no/longer/there")]);
+    }
+
+    #[test]
+    fn given_paths_are_normal_but_not_resolved() {
+        for (given, expected) in [("/a/./b/", "/a/b"), ("/a/../b", "/b"), ("/../a", "/a"), ("/", "/")] {
+            assert_eq!(as_given(Some(Path::new(given))).unwrap(), Path::new(expected), "{given}");
+        }
+    }
+}

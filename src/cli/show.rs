@@ -1,0 +1,279 @@
+//! `turnfs show`.
+
+use std::io::Write;
+use std::path::{Component, Path};
+
+use serde::Serialize;
+
+use super::args::{Number, ShowArgs};
+use super::exit::{Exit, Failure};
+use super::{output, session_arg, stores};
+use crate::agents::{self, Environment};
+use crate::catalog::{Catalog, View};
+use crate::cut::{self, StateDir, Undone};
+use crate::render;
+use crate::session::{Damage, History, Refusal, Session, Turn, rfc3339};
+
+/// Longest prompt in the list of turns, characters.
+const PROMPT: usize = 70;
+
+/// A session, as programs see it.
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    agent: &'static str,
+    project: Option<String>,
+    state: &'static str,
+    damage: Option<DamageShown<'a>>,
+    turns: Vec<TurnShown>,
+}
+
+#[derive(Debug, Serialize)]
+struct DamageShown<'a> {
+    file: &'a str,
+    line: u64,
+    byte: u64,
+    class: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct TurnShown {
+    n: u32,
+    /// The user's exact text.
+    prompt: Option<String>,
+    status: &'static str,
+    started: Option<String>,
+    ended: Option<String>,
+    /// How sure the boundary before this turn is, where `undo N` cuts.
+    boundary: &'static str,
+}
+
+pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let catalog = stores::open(&args.stores)?;
+    let meant = session_arg::find(&catalog, &args.session)?;
+    let view = catalog.view(&meant.listed.session.key)?;
+    let asked = args.n.or_else(|| turn_in_path(&meant.rest));
+    if let Some(number) = args.undone {
+        return show_undone(&catalog, &view, number, asked, args.json, out);
+    }
+    let project = meant.project.as_deref();
+    if args.json {
+        // What refuses the turns is said in `state` and `damage`; nothing is shown as the session's.
+        let turns: &[Turn] = match (view.history.readable(), asked) {
+            (Err(_), _) => &[],
+            (Ok(()), None) => &view.history.turns,
+            (Ok(()), Some(number)) => std::slice::from_ref(turn(&view.history, number)?),
+        };
+        let turns = turns.iter().map(|turn| turn_shown(&catalog, &view, turn)).collect::<Result<_, _>>()?;
+        output::json(out, &shown(&view, project, turns))?;
+        return Ok(Exit::Done);
+    }
+    match asked {
+        Some(number) => {
+            let turn = turn(&view.history, number)?;
+            let span = catalog.span(&view, turn)?;
+            print_turn(&view.session, turn, &span, out)?;
+        }
+        None => {
+            print_facts(&view, project, out)?;
+            out.flush()?;
+            view.history.readable()?;
+            print_turns(&view.history.turns, Some(&view.history), out)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// `show .../latest/turns/003` means that turn.
+fn turn_in_path(rest: &Path) -> Option<Number> {
+    let mut components = rest.components();
+    match (components.next()?, components.next()?, components.next()) {
+        (Component::Normal(dir), Component::Normal(name), None) if dir == "turns" => {
+            name.to_str()?.parse().ok()
+        }
+        _ => None,
+    }
+}
+
+/// The turn that a number means.
+///
+/// # Errors
+/// As [`History::turn`].
+pub fn turn(history: &History, number: Number) -> Result<&Turn, Refusal> {
+    match number {
+        Number::This(n) => history.turn(n),
+        Number::Last => history.turn((history.turns.len() as u32).saturating_sub(1)),
+    }
+}
+
+fn shown<'a>(view: &'a View, project: Option<&Path>, turns: Vec<TurnShown>) -> Shown<'a> {
+    let session = &view.session;
+    Shown {
+        id: &session.id,
+        agent: session.key.agent.name(),
+        project: project.map(|project| project.to_string_lossy().into_owned()),
+        state: view.history.state.name(),
+        damage: first_damage(&view.history).map(|damage| DamageShown {
+            file: &damage.file,
+            line: damage.line,
+            byte: damage.byte,
+            class: damage.class.name(),
+        }),
+        turns,
+    }
+}
+
+/// The damage that counts: what refuses the turns, else a torn tail.
+fn first_damage(history: &History) -> Option<&Damage> {
+    let refusing = history.damages.iter().find(|damage| !damage.class.is_torn());
+    refusing.or_else(|| history.damages.first())
+}
+
+fn turn_shown(catalog: &Catalog, view: &View, turn: &Turn) -> Result<TurnShown, Failure> {
+    let prompt = match turn.prompt {
+        Some(_) => {
+            let span = catalog.span(view, turn)?;
+            Some(agents::agent(view.session.key.agent).prompt(&view.session, turn, &span)?)
+        }
+        None => None,
+    };
+    Ok(TurnShown {
+        n: turn.n,
+        prompt,
+        status: turn.status.name(),
+        started: turn.started.map(rfc3339),
+        ended: turn.ended.map(rfc3339),
+        boundary: view.history.boundary(turn.n).name(),
+    })
+}
+
+fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+    let session = &view.session;
+    let mut facts = vec![
+        ("session", session.id.clone()),
+        ("agent", session.key.agent.to_string()),
+        ("project", project.map_or("none".into(), |project| project.to_string_lossy().into_owned())),
+        ("state", view.history.state.to_string()),
+    ];
+    if let Some(title) = &session.title {
+        facts.insert(1, ("title", title.clone()));
+    }
+    if let Some(damage) = first_damage(&view.history) {
+        facts.push(("damage", place_of(damage)));
+    }
+    let notes = view.history.notes.iter().map(|note| ("note", note.clone()));
+    for (key, value) in facts.into_iter().chain(notes) {
+        writeln!(out, "{key}: {}", render::one_line(&value))?;
+    }
+    Ok(())
+}
+
+fn place_of(damage: &Damage) -> String {
+    format!(
+        "{}, line {}, byte {}: {}: {}",
+        damage.file, damage.line, damage.byte, damage.class, damage.message
+    )
+}
+
+/// The list of turns; with a history also how sure each boundary is.
+fn print_turns(turns: &[Turn], history: Option<&History>, out: &mut dyn Write) -> Result<(), Failure> {
+    if turns.is_empty() {
+        return Ok(());
+    }
+    let mut rows = vec![["TURN", "STATUS", "STARTED", "BOUNDARY", "PROMPT"].map(String::from).to_vec()];
+    rows.extend(turns.iter().map(|turn| {
+        vec![
+            turn.n.to_string(),
+            turn.detail.map_or(turn.status.to_string(), |detail| format!("{} ({detail})", turn.status)),
+            turn.started.map_or("-".into(), rfc3339),
+            history.map_or("-", |history| history.boundary(turn.n).name()).into(),
+            output::headline(turn.prompt.as_deref().unwrap_or_default(), PROMPT),
+        ]
+    }));
+    writeln!(out)?;
+    output::table(out, &rows)?;
+    Ok(())
+}
+
+/// The same text as the turn's file in a mount.
+fn print_turn(session: &Session, turn: &Turn, span: &[u8], out: &mut dyn Write) -> Result<(), Failure> {
+    let mut text = String::new();
+    render::heading(turn, &mut text);
+    agents::agent(session.key.agent)
+        .items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
+    out.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn show_undone(
+    catalog: &Catalog,
+    view: &View,
+    number: u32,
+    asked: Option<Number>,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let state = StateDir::of(&Environment::of_process())?;
+    let all = cut::undone(&state, &view.session.key)?;
+    let Some(undone) = all.iter().find(|undone| undone.number == number) else {
+        return Err(Refusal::NothingToRedo { asked: Some(number) }.into());
+    };
+    let chosen: Vec<&Turn> = match asked {
+        None => undone.turns.iter().collect(),
+        Some(asked) => vec![removed_turn(undone, asked)?],
+    };
+    let agent = agents::agent(view.session.key.agent);
+    if json {
+        let mut turns = Vec::new();
+        for turn in chosen {
+            let prompt = agent.prompt(&view.session, turn, &cut::undone_span(undone, turn)?)?;
+            turns.push(TurnShown {
+                n: turn.n,
+                prompt: turn.prompt.is_some().then_some(prompt),
+                status: turn.status.name(),
+                started: turn.started.map(rfc3339),
+                ended: turn.ended.map(rfc3339),
+                // They were cut there.
+                boundary: crate::session::Confidence::Exact.name(),
+            });
+        }
+        let session = catalog.session(&view.session.key)?;
+        output::json(out, &shown(view, session.project(), turns))?;
+    } else if asked.is_some() {
+        for turn in chosen {
+            print_turn(&view.session, turn, &cut::undone_span(undone, turn)?, out)?;
+        }
+    } else {
+        writeln!(out, "undo {} of {}, {}", number, view.session.id, rfc3339(undone.at))?;
+        print_turns(&undone.turns, None, out)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn removed_turn(undone: &Undone, asked: Number) -> Result<&Turn, Refusal> {
+    let found = match asked {
+        Number::This(n) => undone.turns.iter().find(|turn| turn.n == n),
+        Number::Last => undone.turns.last(),
+    };
+    found.ok_or_else(|| Refusal::NotFound { what: format!("that turn in undo {}", undone.number) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_to_a_turn_means_that_turn() {
+        let table = [
+            ("turns/003", Some(Number::This(3))),
+            ("turns/12", Some(Number::This(12))),
+            ("turns", None),
+            ("prompts/003", None),
+            ("turns/x", None),
+            ("", None),
+        ];
+        for (rest, expected) in table {
+            assert_eq!(turn_in_path(Path::new(rest)), expected, "{rest}");
+        }
+    }
+}

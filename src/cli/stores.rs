@@ -1,0 +1,35 @@
+//! The stores that a command works on, and turnfs's own state.
+
+use std::sync::Arc;
+
+use super::args::StoreArgs;
+use super::exit::Failure;
+use super::output;
+use crate::agents::Environment;
+use crate::catalog::Catalog;
+use crate::cut::{self, StateDir};
+use crate::daemon;
+
+/// The catalog of the stores that the arguments name.
+///
+/// # Errors
+/// When there is no place to look at (no HOME).
+pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
+    let catalog = Catalog::new(&Environment::of_process(), &args.options());
+    if catalog.stores().is_empty() {
+        return Err(daemon::Failure::NoStore.into());
+    }
+    Ok(Arc::new(catalog))
+}
+
+/// turnfs's state directory, after what a crash left half done in a store was finished or rolled back.
+///
+/// # Errors
+/// When it cannot be told where it is, or be read.
+pub fn recovered_state() -> Result<StateDir, Failure> {
+    let state = StateDir::of(&Environment::of_process())?;
+    for sentence in cut::recover(&state)? {
+        output::complain(&sentence);
+    }
+    Ok(state)
+}

@@ -1,0 +1,18 @@
+//! `turnfs umount`.
+
+use super::args::UmountArgs;
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::agents::Environment;
+use crate::cut::StateDir;
+use crate::daemon::{self, Detached};
+
+pub fn run(args: &UmountArgs) -> Result<Exit, Failure> {
+    // Without a state directory there is only no way to see when the daemon has gone.
+    let state = StateDir::of(&Environment::of_process()).ok();
+    let how = daemon::umount(state.as_ref().map(StateDir::path), &args.mountpoint)?;
+    if how == Detached::Lazily {
+        output::complain("a program was still using the mount, so it was detached: its open files end now");
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,255 @@
+//! A mount point that can be used: the type cannot exist unless every check has passed.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::detach::{self, Detached};
+use super::failure::Failure;
+use super::mountinfo::{self, MountEntry};
+
+/// How long a mount may take to answer before it counts as silent.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Symbolic links followed in the last component before we give up.
+const LINKS: u32 = 16;
+
+/// An empty directory, not in a store, with nothing mounted on it. If we made it, it goes when this is
+/// dropped (which fails harmlessly while something is mounted there or lies in it).
+#[derive(Debug)]
+pub struct MountPoint {
+    path: PathBuf,
+    made: bool,
+}
+
+/// What stands at a place where we are asked to mount.
+#[derive(Debug)]
+pub enum Spot {
+    Free(MountPoint),
+    /// Already a turnfs mount that answers.
+    AlreadyMounted,
+}
+
+/// How a mounted file system behaves when asked for its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Alive,
+    /// Its daemon has gone ("Transport endpoint is not connected").
+    Dead,
+    /// It belongs to somebody else.
+    NotForUs,
+    /// No answer in time.
+    Silent,
+}
+
+impl MountPoint {
+    /// Checks (and if missing makes) the directory at `path`, which [`resolve`] gave. `stores` are the
+    /// places that must not be hidden and must not be mounted in. A dead mount of ours is cleared.
+    ///
+    /// # Errors
+    /// Why nothing can be mounted there. Nothing was made then.
+    pub fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
+        let mounts = mountinfo::read()
+            .map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
+        if let Some(top) = mountinfo::top_at(&mounts, path) {
+            match state_of(top)? {
+                Answer::Alive => return Ok(Spot::AlreadyMounted),
+                _ => clear_dead(top)?,
+            }
+        }
+        let outside = path.parent().and_then(|parent| mountinfo::containing(&mounts, parent));
+        if let Some(mount) = outside.filter(|mount| mount.is_turnfs()) {
+            return Err(Failure::InsideMount { path: path.into(), mount: mount.mount_point.clone() });
+        }
+        for store in stores {
+            let resolved = store.canonicalize();
+            for place in [Some(store), resolved.as_ref().ok()].into_iter().flatten() {
+                if mountinfo::is_within(path, place) {
+                    return Err(Failure::InsideStore { path: path.into(), store: store.clone() });
+                }
+                if mountinfo::is_within(place, path) {
+                    return Err(Failure::StoreInside { path: path.into(), store: store.clone() });
+                }
+            }
+        }
+        Ok(Spot::Free(MountPoint { path: path.into(), made: make_or_check(path)? }))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if self.made {
+            // Not empty or still busy: then it is not ours to remove.
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Whether we made the directory.
+fn make_or_check(path: &Path) -> Result<bool, Failure> {
+    let failed = |action| move |error| Failure::io(action, path, error);
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.is_dir() => return Err(Failure::NotADirectory { path: path.into() }),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().mode(0o700).create(path).map_err(failed("make"))?;
+            return Ok(true);
+        }
+        Err(error) => return Err(failed("look at")(error)),
+    }
+    match std::fs::read_dir(path).map_err(failed("read"))?.next() {
+        None => Ok(false),
+        Some(_) => Err(Failure::NotEmpty { path: path.into() }),
+    }
+}
+
+/// What the mount at the place of ours is: alive, or dead; any other is an error.
+fn state_of(mount: &MountEntry) -> Result<Answer, Failure> {
+    let path = mount.mount_point.clone();
+    if !mount.is_turnfs() {
+        return Err(Failure::Foreign { path, fs_type: mount.fs_type.clone() });
+    }
+    match ask(&path) {
+        answer @ (Answer::Alive | Answer::Dead) => Ok(answer),
+        Answer::NotForUs => Err(Failure::OtherUser { path, user: mount.user.unwrap_or_default() }),
+        Answer::Silent => Err(Failure::Silent { path }),
+    }
+}
+
+fn clear_dead(mount: &MountEntry) -> Result<(), Failure> {
+    log::warn!("clearing a dead turnfs mount at {}", mount.mount_point.display());
+    match detach::detach_lazily(&mount.mount_point, mount.device)? {
+        Detached::Cleanly | Detached::Lazily | Detached::GoneAlready => Ok(()),
+    }
+}
+
+/// Asks a mount for the attributes of its root, in bounded time.
+pub fn ask(path: &Path) -> Answer {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let asked = path.to_owned();
+    // A thread of its own, because a system call on a mount whose daemon hangs cannot be given up. It
+    // ends when the daemon answers or this process ends.
+    std::thread::spawn(move || sender.send(rustix::fs::stat(&asked).map(drop)));
+    match receiver.recv_timeout(ANSWER_LIMIT) {
+        Ok(Ok(())) => Answer::Alive,
+        Ok(Err(Errno::ACCESS | Errno::PERM)) => Answer::NotForUs,
+        Ok(Err(_)) => Answer::Dead,
+        Err(_) => Answer::Silent,
+    }
+}
+
+/// The path as mountinfo would name it: absolute, the parent resolved, a last component that is a
+/// symbolic link followed. The last component itself is not opened: it may be a dead mount.
+///
+/// # Errors
+/// When the parent is not there.
+pub fn resolve(path: &Path) -> Result<PathBuf, Failure> {
+    resolve_links(path, LINKS)
+}
+
+fn resolve_links(path: &Path, links_left: u32) -> Result<PathBuf, Failure> {
+    let absolute = std::path::absolute(path).map_err(|error| Failure::io("find", path, error))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        // The root, or a name that ends with `..`.
+        return absolute.canonicalize().map_err(|error| Failure::io("find", &absolute, error));
+    };
+    let parent = parent.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::NoParent { parent: parent.into() },
+        _ => Failure::io("find", parent, error),
+    })?;
+    let resolved = parent.join(name);
+    match std::fs::read_link(&resolved) {
+        Ok(target) if links_left > 0 => resolve_links(&parent.join(target), links_left - 1),
+        _ => Ok(resolved),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn directory() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        (dir, path)
+    }
+
+    fn refusal(path: &Path, stores: &[PathBuf]) -> String {
+        MountPoint::prepare(path, stores).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_an_empty_directory_outside_of_the_stores_is_a_mount_point() {
+        let (_guard, base) = directory();
+        let store = base.join("store");
+        std::fs::create_dir_all(store.join("sessions")).unwrap();
+        std::fs::create_dir(base.join("empty")).unwrap();
+        std::fs::write(base.join("file"), "x").unwrap();
+        let stores = [store.clone()];
+        assert!(refusal(&base.join("file"), &stores).contains("is not a directory"));
+        assert!(refusal(&store.join("sessions"), &stores).contains("inside the store"));
+        assert!(refusal(&store, &stores).contains("inside the store"));
+        assert!(refusal(&base, &stores).contains("would be hidden"));
+        assert!(refusal(&base, &[]).contains("is not empty"));
+        assert!(refusal(&base.join("file/x"), &[]).contains("look at"));
+        assert!(refusal(Path::new("/proc"), &[]).contains("another file system (proc)"));
+        assert!(matches!(MountPoint::prepare(&base.join("empty"), &stores).unwrap(), Spot::Free(_)));
+        assert!(base.join("empty").exists(), "a directory that was there stays");
+        // A name that only begins like the store's is outside.
+        assert!(matches!(MountPoint::prepare(&base.join("store2"), &stores).unwrap(), Spot::Free(_)));
+    }
+
+    #[test]
+    fn a_store_behind_a_symbolic_link_is_seen() {
+        let (_guard, base) = directory();
+        std::fs::create_dir(base.join("real")).unwrap();
+        symlink(base.join("real"), base.join("link")).unwrap();
+        assert!(refusal(&base.join("real/mnt"), &[base.join("link")]).contains("inside the store"));
+        assert!(!base.join("real/mnt").exists());
+    }
+
+    #[test]
+    fn a_missing_directory_is_made_for_the_owner_only_and_removed_again() {
+        let (_guard, base) = directory();
+        let path = base.join("mnt");
+        let Spot::Free(spot) = MountPoint::prepare(&path, &[]).unwrap() else { panic!("nothing is mounted") };
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        drop(spot);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn paths_are_resolved_as_mountinfo_names_them() {
+        let (_guard, base) = directory();
+        std::fs::create_dir(base.join("real")).unwrap();
+        symlink("real", base.join("link")).unwrap();
+        symlink("link/mnt", base.join("deep")).unwrap();
+        symlink("loop", base.join("loop")).unwrap();
+        let table = [
+            ("real/mnt", "real/mnt"),
+            ("link/mnt", "real/mnt"),
+            ("link", "real"),
+            ("deep", "real/mnt"),
+            ("real/../link/mnt/", "real/mnt"),
+            ("real/.", "real"),
+            ("loop", "loop"),
+        ];
+        for (given, expected) in table {
+            assert_eq!(resolve(&base.join(given)).unwrap(), base.join(expected), "{given}");
+        }
+        assert!(matches!(resolve(&base.join("no/mnt")), Err(Failure::NoParent { .. })));
+        assert_eq!(resolve(Path::new("/")).unwrap(), Path::new("/"));
+    }
+}

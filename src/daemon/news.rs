@@ -1,0 +1,76 @@
+//! What can end a daemon, each watched by a thread that blocks until it happens.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::mountinfo::{self, Device};
+use crate::fuse::Mounted;
+
+/// A reason to end.
+#[derive(Debug)]
+pub enum News {
+    /// A signal asks to stop.
+    Stop(i32),
+    /// The mount is no longer in the tree; programs may still have files of it open.
+    MountGone,
+    /// Nobody uses the mount any more.
+    SessionEnded,
+}
+
+/// Catches the signals that ask to stop, from now on.
+///
+/// # Errors
+/// When the handlers cannot be installed.
+pub fn watch_signals(sender: Sender<News>) -> io::Result<()> {
+    let mut wanted = vec![SIGTERM, SIGINT];
+    // `nohup` has it ignored, and then it shall stay so.
+    if !is_ignored(SIGHUP) {
+        wanted.push(SIGHUP);
+    }
+    let mut signals = Signals::new(wanted)?;
+    std::thread::spawn(move || signals.forever().all(|signal| sender.send(News::Stop(signal)).is_ok()));
+    Ok(())
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
+}
+
+/// Tells when the session has ended.
+pub fn watch_session(sender: Sender<News>, mounted: Mounted) {
+    std::thread::spawn(move || {
+        mounted.join();
+        sender.send(News::SessionEnded)
+    });
+}
+
+/// Tells when the mount is out of the tree: a lazy unmount from outside does not end the session.
+pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) {
+    std::thread::spawn(move || {
+        let Ok(file) = File::open("/proc/self/mountinfo") else { return };
+        loop {
+            let Ok(mounts) = mountinfo::read() else { return };
+            if !mounts.iter().any(|mount| mount.device == device && mount.mount_point == path) {
+                // Nobody is listening any more when the daemon is ending.
+                let _ = sender.send(News::MountGone);
+                return;
+            }
+            // The kernel reports a changed mount table as an exceptional condition of the open file.
+            let mut fds = [PollFd::new(&file, PollFlags::PRI)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    });
+}

@@ -1,0 +1,173 @@
+//! The bytes of files. A file's text is made from one version of the session: the stamps are compared
+//! before and after, so that a reader never sees a mixture.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags};
+
+use super::Fs;
+use super::inside::{find, head, raw_files, salvaged, tail, turn};
+use super::node::{Dot, Node, Part, SessionRef};
+use super::tree::absent;
+use crate::agents;
+use crate::catalog::View;
+use crate::cut;
+use crate::render;
+use crate::session::{Refusal, Result, Session, Turn};
+
+/// How often a text is made again because the session changed meanwhile.
+const ATTEMPTS: u32 = 4;
+
+impl Fs {
+    /// The whole content of a file that is made when it is opened.
+    pub(super) fn text(&self, node: &Node) -> Result<Vec<u8>> {
+        let Node::Session(session, part) = node else { return self.dot_text(node) };
+        match part {
+            Part::Turn(n) => {
+                self.of_one_version(session, |view| self.turn_text(view, turn(&view.history, *n)?))
+            }
+            Part::SalvageTurn(n) => {
+                self.of_one_version(session, |view| self.turn_text(view, find(salvaged(&view.history)?, *n)?))
+            }
+            Part::Prompt(n) => self.of_one_version(session, |view| {
+                let turn = turn(&view.history, *n)?;
+                let span = self.catalog.span(view, turn)?;
+                let agent = agents::agent(view.session.key.agent);
+                Ok(agent.prompt(&view.session, turn, &span)?.into_bytes())
+            }),
+            Part::Record(n) => {
+                self.of_one_version(session, |view| self.catalog.span(view, turn(&view.history, *n)?))
+            }
+            Part::RecordsHead => self.of_one_version(session, |view| {
+                view.history.readable()?;
+                let head = head(&view.session, &view.history);
+                self.catalog.span(view, &head.ok_or_else(|| absent(OsStr::new("head.jsonl")))?)
+            }),
+            Part::RecordsTail => self.of_one_version(session, |view| {
+                view.history.readable()?;
+                let tail = tail(&view.session, &view.history);
+                self.catalog.span(view, &tail.ok_or_else(|| absent(OsStr::new("tail")))?)
+            }),
+            Part::Context => self.of_one_version(session, |view| {
+                view.history.readable()?;
+                let mut text = String::new();
+                let agent = agents::agent(view.session.key.agent);
+                agent.context(&view.session, &view.history, &mut |_, item| render::item(&item, &mut text))?;
+                Ok(text.into_bytes())
+            }),
+            Part::UndoneTurn(number, n) => {
+                let undone = self.undone(session, *number)?;
+                let turn = find(&undone.turns, *n)?;
+                let span = cut::undone_span(&undone, turn)?;
+                Ok(rendered(&*self.catalog.session(&session.key)?, turn, &span)?.into_bytes())
+            }
+            Part::Status => Ok(self.status(session, false)?.into_bytes()),
+            Part::Meta => Ok(self.meta(session)?.into_bytes()),
+            _ => Err(Refusal::Internal { what: format!("{part:?} has no text") }),
+        }
+    }
+
+    fn turn_text(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
+        let span = self.catalog.span(view, turn)?;
+        Ok(rendered(&view.session, turn, &span)?.into_bytes())
+    }
+
+    /// What `make` makes of a view that is still true afterwards.
+    fn of_one_version<T>(&self, session: &SessionRef, make: impl Fn(&View) -> Result<T>) -> Result<T> {
+        let mut view = self.view(&session.key)?;
+        for _ in 0..ATTEMPTS {
+            let made = make(&view);
+            let now = self.view(&session.key)?;
+            if Arc::ptr_eq(&view, &now) {
+                return made;
+            }
+            view = now;
+        }
+        Err(Refusal::Changed { what: "the session".into() })
+    }
+
+    fn dot_text(&self, node: &Node) -> Result<Vec<u8>> {
+        let text = match node {
+            Node::Dot(Dot::Version) => super::text::version(),
+            Node::Dot(Dot::Readme) => super::text::README.to_owned(),
+            Node::Dot(Dot::Metrics) => super::metrics::text(self),
+            Node::Dot(Dot::Status) => self.summary()?,
+            _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),
+        };
+        Ok(text.into_bytes())
+    }
+}
+
+/// A turn's text: its heading, then its items.
+fn rendered(session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
+    let mut text = String::with_capacity(usize::try_from(turn.text_len).unwrap_or(0));
+    render::heading(turn, &mut text);
+    let agent = agents::agent(session.key.agent);
+    agent.items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
+    Ok(text)
+}
+
+/// A file of the store, open for the moment: an open descriptor would keep cuts from getting their lease,
+/// so none is held between requests.
+pub(super) struct RawFile {
+    file: File,
+    path: PathBuf,
+    /// Bytes.
+    pub len: u64,
+    pub modified: Timestamp,
+    /// Device and inode: which file this is.
+    pub identity: (u64, u64),
+}
+
+impl RawFile {
+    /// The bytes from `offset` on, at most `size`.
+    pub fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; size];
+        let mut filled = 0;
+        while filled < size {
+            match self.file.read_at(&mut bytes[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Refusal::io("cannot read", &self.path, error)),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+/// Opens the file named `name` in `raw/` of the session.
+pub(super) fn open_raw(session: &Session, name: &OsStr) -> Result<RawFile> {
+    let files = raw_files(session);
+    let Some((_, file)) = files.into_iter().find(|(known, _)| known == name) else {
+        return Err(absent(name));
+    };
+    let path = session.key.root.join(file);
+    // NONBLOCK: what lies there may be a pipe by now.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(match rustix::fs::open(&path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Err(absent(name)),
+        Err(errno) => return Err(Refusal::Io { action: "cannot open", path, errno }),
+    });
+    let found = file.metadata().map_err(|error| Refusal::io("cannot look at", &path, error))?;
+    if !found.is_file() {
+        return Err(absent(name));
+    }
+    use std::os::unix::fs::MetadataExt;
+    let modified = found.modified().ok().and_then(|time| Timestamp::try_from(time).ok());
+    Ok(RawFile {
+        len: found.len(),
+        modified: modified.unwrap_or(session.updated),
+        identity: (found.dev(), found.ino()),
+        file,
+        path,
+    })
+}

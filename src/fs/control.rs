@@ -1,0 +1,314 @@
+//! Control files: the grammar of a command, and what one open control file does.
+//!
+//! Everything happens inside one `write`: shells drop the errors of `flush` and `close`, so whatever can go
+//! wrong has to be the answer to the write, and what refuses every command already refuses the open.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::node::{Control, SessionRef};
+use super::{Fs, text};
+use crate::catalog::View;
+use crate::cut;
+use crate::session::{Refusal, Result};
+
+/// Longest command, bytes.
+const LONGEST: usize = 4096;
+
+/// A command as written into a control file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    pub target: Target,
+    /// Also while an agent has the session.
+    pub force: bool,
+}
+
+/// What a command is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A turn, or for `redo` an undo, by its number.
+    Number(u32),
+    Last,
+}
+
+impl Command {
+    /// The command in the bytes of one write; `None` if they are blank.
+    ///
+    /// # Errors
+    /// [`Refusal::NotACommand`].
+    pub fn parse(control: Control, bytes: &[u8]) -> Result<Option<Command>> {
+        let refuse = |what: &str| Err(Refusal::NotACommand { what: what.to_owned() });
+        if bytes.len() > LONGEST {
+            return refuse("more than 4096 bytes");
+        }
+        let Ok(text) = std::str::from_utf8(bytes) else { return refuse("bytes that are no text") };
+        let blank = [' ', '\t'];
+        let mut lines = text.split('\n').map(|line| line.trim_matches(blank)).filter(|line| !line.is_empty());
+        let Some(line) = lines.next() else { return Ok(None) };
+        if lines.next().is_some() {
+            return refuse("several lines");
+        }
+        let words: Vec<&str> = line.split(blank).filter(|word| !word.is_empty()).collect();
+        let (force, word) = match words.as_slice() {
+            [word] => (false, *word),
+            ["force", word] if control != Control::Fork => (true, *word),
+            _ => return refuse(&format!("{line:?}")),
+        };
+        let target = match word {
+            "last" => Target::Last,
+            // A number too big for any turn is still a number: there is no such turn.
+            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Target::Number(digits.parse().unwrap_or(u32::MAX))
+            }
+            _ => return refuse(&format!("{line:?}")),
+        };
+        Ok(Some(Command { target, force }))
+    }
+}
+
+/// One open control file.
+pub(super) struct ControlHandle {
+    session: Arc<SessionRef>,
+    control: Control,
+    writable: bool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// The session as it was when the file was opened: what a command refers to.
+    seen: Arc<View>,
+    /// A command was written, whether it was right or not.
+    used: bool,
+    /// The session that a fork on this handle made.
+    forked: Option<String>,
+    /// What is read; made at the first read.
+    text: Option<Vec<u8>>,
+    /// Where in the file `text` begins: behind what was written on this handle.
+    base: u64,
+}
+
+impl ControlHandle {
+    pub fn read<T>(&self, fs: &Fs, offset: u64, size: usize, with: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let mut inner = self.inner.lock();
+        if offset < inner.base {
+            inner.base = 0; // the reader went back to the start
+        }
+        let text = match inner.text.take() {
+            Some(text) => text,
+            None => match &inner.forked {
+                Some(id) => format!("{id}\n").into_bytes(),
+                None => fs.control_text(&self.session, self.control)?.into_bytes(),
+            },
+        };
+        let answer = with(super::part_of(&text, offset - inner.base, size));
+        inner.text = Some(text);
+        Ok(answer)
+    }
+
+    /// Does what the bytes say, completely, before it returns.
+    pub fn write(&self, fs: &Fs, offset: u64, bytes: &[u8]) -> Result<()> {
+        if !self.writable {
+            return Err(Refusal::NotPermitted);
+        }
+        let mut inner = self.inner.lock();
+        let command = match Command::parse(self.control, bytes) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) | Err(_) if inner.used => {
+                Err(Refusal::NotACommand { what: "a second command on the same open file".to_owned() })
+            }
+            Ok(Some(command)) => Ok(command),
+            Err(refusal) => Err(refusal),
+        };
+        inner.used = true;
+        let outcome = command.and_then(|command| fs.act(self.control, &inner.seen, command));
+        let sentence = match &outcome {
+            Ok(done) => format!("{}: {}", self.control.name(), done.sentence),
+            Err(refusal) => format!("{} refused: {refusal}", self.control.name()),
+        };
+        log::info!("{}: {sentence}", self.session.key.absolute().display());
+        fs.memory.note(&self.session.key, sentence, outcome.as_ref().ok().and_then(|it| it.forked.clone()));
+        inner.forked = outcome?.forked;
+        inner.text = None;
+        inner.base = offset + bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// What a command did.
+struct Done {
+    sentence: String,
+    forked: Option<String>,
+}
+
+impl Fs {
+    /// Opens a control file.
+    pub(super) fn open_control(
+        &self,
+        session: &Arc<SessionRef>,
+        control: Control,
+        writable: bool,
+    ) -> Result<ControlHandle> {
+        if writable && self.options.read_only {
+            return Err(Refusal::ReadOnlyMount);
+        }
+        let seen = self.view(&session.key)?;
+        seen.history.readable()?;
+        let inner = Inner { seen, used: false, forked: None, text: None, base: 0 };
+        Ok(ControlHandle { session: session.clone(), control, writable, inner: Mutex::new(inner) })
+    }
+
+    /// What reading a control file gives.
+    pub(super) fn control_text(&self, session: &SessionRef, control: Control) -> Result<String> {
+        let view = self.view(&session.key)?;
+        view.history.readable()?;
+        Ok(match control {
+            Control::Undo => text::undo_plan(&view.session, &view.history),
+            Control::Redo => text::redo_plan(&cut::undone(&self.state, &session.key)?),
+            Control::Fork => self.memory.forked(&session.key).map(|id| id + "\n").unwrap_or_default(),
+        })
+    }
+
+    fn act(&self, control: Control, seen: &View, command: Command) -> Result<Done> {
+        let turns = seen.history.turns.len() as u32;
+        let last = || turns.checked_sub(1).ok_or(Refusal::NoSuchTurn { asked: 0, turns: 0 });
+        let done = match control {
+            Control::Undo => {
+                let n = match command.target {
+                    Target::Number(n) => n,
+                    Target::Last => last()?,
+                };
+                let done = cut::undo(&self.state, &seen.session, &seen.history, n, command.force)?;
+                let sentence = format!(
+                    "done, {} removed (undone/{}), {} left",
+                    turns_in_words(done.drops),
+                    done.number,
+                    done.keeps
+                );
+                Done { sentence, forked: None }
+            }
+            Control::Redo => {
+                let number = match command.target {
+                    Target::Number(number) => Some(number),
+                    Target::Last => None,
+                };
+                let (number, back) = cut::redo(&self.state, &seen.session, number, command.force)?;
+                let sentence = format!("done, {} of undo {number} back", turns_in_words(back));
+                Done { sentence, forked: None }
+            }
+            Control::Fork => {
+                let n = match command.target {
+                    Target::Number(n) => n,
+                    Target::Last => last_finished(seen)?,
+                };
+                let id = cut::fork(&self.state, &seen.session, &seen.history, n)?;
+                Done { sentence: format!("done, turns 0 to {n} are session {id}"), forked: Some(id) }
+            }
+        };
+        self.catalog.forget(&seen.session.key);
+        Ok(done)
+    }
+}
+
+/// The last turn that nobody is at.
+fn last_finished(seen: &View) -> Result<u32> {
+    let history = &seen.history;
+    let running = text::running(history, seen.writer.as_ref());
+    let finished = history.turns.iter().rev().find(|turn| running.is_none_or(|running| running.n != turn.n));
+    match (finished, running) {
+        (Some(turn), _) => Ok(turn.n),
+        (None, Some(running)) => Err(Refusal::StillRunning { asked: running.n, last_finished: None }),
+        (None, None) => Err(Refusal::NoSuchTurn { asked: 0, turns: 0 }),
+    }
+}
+
+fn turns_in_words(turns: u32) -> String {
+    if turns == 1 { "1 turn".into() } else { format!("{turns} turns") }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+    use crate::session::Errno;
+
+    fn number(n: u32) -> Option<Command> {
+        Some(Command { target: Target::Number(n), force: false })
+    }
+
+    #[test]
+    fn one_write_is_one_command() {
+        let last = Some(Command { target: Target::Last, force: false });
+        let table: &[(&[u8], Option<Command>)] = &[
+            (b"3\n", number(3)),
+            (b"3", number(3)),
+            (b"003\n", number(3)),
+            (b"  3\t\n", number(3)),
+            (b"\n\n3\n \n", number(3)),
+            (b"0000000000000000000000000000003", number(3)),
+            (b"0", number(0)),
+            (b"99999999999999999999", number(u32::MAX)),
+            (b"last\n", last),
+            (b" last ", last),
+            (b"", None),
+            (b"\n", None),
+            (b" \t\n \n", None),
+        ];
+        for control in Control::ALL {
+            for (bytes, expected) in table {
+                assert_eq!(&Command::parse(control, bytes).unwrap(), expected, "{control:?} {bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_is_einval() {
+        let long = [b' '; 4097];
+        let table: &[&[u8]] = &[
+            b"3\n4\n",
+            b"3 4",
+            b"last last",
+            b"-1",
+            b"+3",
+            b"0x3",
+            b"3.0",
+            b"three",
+            b"LAST",
+            b"last3",
+            b"force",
+            b"force force 3",
+            b"force 3 4",
+            b"3 force",
+            b"3\r\n",
+            b"3\0",
+            b"\xff",
+            "\u{663}".as_bytes(), // a digit of another script
+            &long,
+        ];
+        for control in Control::ALL {
+            for bytes in table {
+                let refusal = Command::parse(control, bytes).unwrap_err();
+                assert_eq!(refusal.errno(), Errno::INVAL, "{control:?} {bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn force_is_for_cuts_in_place() {
+        for (word, target) in [("3", Target::Number(3)), ("last", Target::Last)] {
+            let bytes = format!("force  {word}\n");
+            let forced = Some(Command { target, force: true });
+            assert_eq!(Command::parse(Control::Undo, bytes.as_bytes()).unwrap(), forced);
+            assert_eq!(Command::parse(Control::Redo, bytes.as_bytes()).unwrap(), forced);
+            assert!(Command::parse(Control::Fork, bytes.as_bytes()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_command_of_exactly_4096_bytes_is_read() {
+        let mut bytes = [b' '; 4096];
+        bytes[4095] = b'7';
+        assert_eq!(Command::parse(Control::Undo, &bytes).unwrap(), number(7));
+    }
+}

@@ -1,0 +1,148 @@
+//! Inode numbers: made from what a node is, so that they are the same in every mount, and kept in memory
+//! only for as long as the kernel knows them.
+
+use std::collections::HashMap;
+
+use parking_lot::RwLock;
+
+use super::node::Node;
+
+/// The number of the mount's root, fixed by the protocol.
+pub const ROOT: u64 = 1;
+/// How many numbers from the wanted one on are tried when two identities collide.
+const PROBES: u64 = 16;
+
+/// The nodes that the kernel knows.
+pub(super) struct Inodes {
+    known: RwLock<HashMap<u64, Known>>,
+    identity: fn(&Node) -> u64,
+}
+
+struct Known {
+    node: Node,
+    /// How often the kernel was told of it and has not yet said that it forgot.
+    lookups: u64,
+    told: Told,
+}
+
+/// What the kernel was told of a file's content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Bytes, in the last answer.
+    pub size: Option<u64>,
+    /// Open handles whose reads go through the kernel's page cache.
+    pub cached: u32,
+    /// Hash of the text that those handles read, or the last of them read.
+    pub text: Option<u128>,
+}
+
+impl Inodes {
+    pub fn new() -> Inodes {
+        Inodes::with_identity(Node::identity)
+    }
+
+    fn with_identity(identity: fn(&Node) -> u64) -> Inodes {
+        let root = Known { node: Node::Root, lookups: 1, told: Told::default() };
+        Inodes { known: RwLock::new(HashMap::from([(ROOT, root)])), identity }
+    }
+
+    /// The node with this number, if the kernel knows it.
+    pub fn node(&self, ino: u64) -> Option<Node> {
+        self.known.read().get(&ino).map(|known| known.node.clone())
+    }
+
+    /// The number that the node has or would get.
+    pub fn number(&self, node: &Node) -> u64 {
+        self.find(&self.known.read(), node)
+    }
+
+    /// The node's number, for an answer by which the kernel gets to know it.
+    pub fn remember(&self, node: &Node) -> u64 {
+        let mut known = self.known.write();
+        let ino = self.find(&known, node);
+        known
+            .entry(ino)
+            .or_insert_with(|| Known { node: node.clone(), lookups: 0, told: Told::default() })
+            .lookups += 1;
+        ino
+    }
+
+    /// The kernel forgot `lookups` answers.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        let mut known = self.known.write();
+        let Some(entry) = known.get_mut(&ino) else { return };
+        entry.lookups = entry.lookups.saturating_sub(lookups);
+        if entry.lookups == 0 && ino != ROOT {
+            known.remove(&ino);
+        }
+    }
+
+    /// Changes what is noted of the kernel's knowledge; nothing is noted for what it does not know.
+    pub fn told<T>(&self, ino: u64, change: impl FnOnce(&mut Told) -> T) -> Option<T> {
+        self.known.write().get_mut(&ino).map(|known| change(&mut known.told))
+    }
+
+    /// How many nodes are known.
+    pub fn len(&self) -> usize {
+        self.known.read().len()
+    }
+
+    fn find(&self, known: &HashMap<u64, Known>, node: &Node) -> u64 {
+        if *node == Node::Root {
+            return ROOT;
+        }
+        let wanted = (self.identity)(node);
+        // 0 means "no inode" to the kernel, and 1 is the root.
+        let numbers = (0..PROBES).map(|probe| wanted.wrapping_add(probe)).filter(|number| *number > ROOT);
+        let taken = |number: &u64| known.get(number);
+        let own = numbers.clone().find(|number| taken(number).is_some_and(|entry| entry.node == *node));
+        own.or_else(|| numbers.clone().find(|number| taken(number).is_none())).unwrap_or(wanted | 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use std::path::Path;
+
+    use super::*;
+
+    fn host(path: &str) -> Node {
+        Node::Host(Path::new(path).into())
+    }
+
+    #[test]
+    fn a_node_is_known_until_all_lookups_are_forgotten() {
+        let inodes = Inodes::new();
+        let ino = inodes.remember(&host("/a"));
+        assert_eq!(inodes.remember(&host("/a")), ino);
+        inodes.forget(ino, 1);
+        assert_eq!(inodes.node(ino), Some(host("/a")));
+        inodes.forget(ino, 1);
+        assert_eq!(inodes.node(ino), None);
+        assert_eq!(inodes.len(), 1);
+        assert_eq!(inodes.remember(&host("/a")), ino, "the number is the same the next time");
+    }
+
+    #[test]
+    fn the_root_is_never_forgotten() {
+        let inodes = Inodes::new();
+        inodes.forget(ROOT, 100);
+        assert_eq!(inodes.node(ROOT), Some(Node::Root));
+        assert_eq!(inodes.remember(&Node::Root), ROOT);
+    }
+
+    #[test]
+    fn nodes_with_one_identity_get_different_numbers() {
+        for identity in [|_: &Node| 7, |_: &Node| 0, |_: &Node| u64::MAX] {
+            let inodes = Inodes::with_identity(identity);
+            let (a, b) = (inodes.remember(&host("/a")), inodes.remember(&host("/b")));
+            assert_ne!(a, b);
+            assert!(a > ROOT && b > ROOT);
+            inodes.forget(a, 1);
+            assert_eq!(inodes.number(&host("/b")), b, "a number does not change while it is known");
+            assert_eq!(inodes.node(b), Some(host("/b")));
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! What is inside a session's directory: names, listings and attributes.
+//!
+//! Names that can be told without reading the transcript are; everything that depends on turns comes from
+//! the catalog's view, which is true to the disk at that moment.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Fs;
+use super::node::{At, Control, Node, Part, SessionRef, turn_name, turn_number};
+use super::tree::{Entries, Facts, absent};
+use crate::cut::{self, Undone};
+use crate::session::{History, Refusal, Result, Session, State, Turn};
+
+impl Fs {
+    /// The node named `name` in a directory of a session.
+    pub(super) fn inside(&self, session: &Arc<SessionRef>, part: &Part, name: &OsStr) -> Result<Node> {
+        let Some(text) = name.to_str() else {
+            return match part {
+                Part::Raw => Ok(Node::Session(session.clone(), Part::RawFile(name.to_owned()))),
+                _ => Err(absent(name)),
+            };
+        };
+        let numbered = |make: fn(u32) -> Part| turn_number(text).map(make);
+        let found = match part {
+            Part::Dir => match text {
+                "turns" => Some(Part::Turns),
+                "status" => Some(Part::Status),
+                "meta.json" => Some(Part::Meta),
+                "agents" => Some(Part::Agents),
+                "salvage" => Some(Part::Salvage),
+                "undone" => Some(Part::Undone),
+                "prompts" => Some(Part::Prompts),
+                "records" => Some(Part::Records),
+                "raw" => Some(Part::Raw),
+                "context.md" => Some(Part::Context),
+                _ => controls(session).iter().find(|it| it.name() == text).map(|it| Part::Control(*it)),
+            },
+            Part::Turns => numbered(Part::Turn),
+            Part::Salvage => numbered(Part::SalvageTurn),
+            Part::Prompts => numbered(Part::Prompt),
+            Part::Records => match text {
+                "head.jsonl" => Some(Part::RecordsHead),
+                "tail" => Some(Part::RecordsTail),
+                _ => text.strip_suffix(".jsonl").and_then(turn_number).map(Part::Record),
+            },
+            Part::Raw => Some(Part::RawFile(name.to_owned())),
+            Part::Undone => numbered(Part::UndoneDir),
+            Part::UndoneDir(number) if text == "turns" => Some(Part::UndoneTurns(*number)),
+            Part::UndoneTurns(number) => turn_number(text).map(|n| Part::UndoneTurn(*number, n)),
+            Part::Agents => {
+                let parent = self.catalog.session(&session.key)?;
+                let agents = self.catalog.subagents(&parent)?;
+                let agent = agents.iter().find(|agent| agent.subagent.as_deref() == Some(text));
+                return match agent {
+                    Some(agent) => Ok(agent_directory(session, agent)),
+                    None => Err(absent(name)),
+                };
+            }
+            _ => None,
+        };
+        found.map(|part| Node::Session(session.clone(), part)).ok_or_else(|| absent(name))
+    }
+
+    /// What a directory of a session lists.
+    pub(super) fn entries_inside(&self, session: &Arc<SessionRef>, part: &Part) -> Result<Entries> {
+        let node = |part| Node::Session(session.clone(), part);
+        let entry = |name: &str, part| (OsString::from(name), node(part));
+        let numbered = |turns: &[Turn], make: fn(u32) -> Part| -> Entries {
+            turns.iter().map(|turn| entry(&turn_name(turn.n), make(turn.n))).collect()
+        };
+        match part {
+            Part::Dir => self.entries_of_session(session),
+            Part::Turns | Part::Prompts => {
+                let view = self.view(&session.key)?;
+                view.history.readable()?;
+                let make = if *part == Part::Turns { Part::Turn } else { Part::Prompt };
+                Ok(numbered(&view.history.turns, make))
+            }
+            Part::Salvage => {
+                let view = self.view(&session.key)?;
+                Ok(numbered(salvaged(&view.history)?, Part::SalvageTurn))
+            }
+            Part::Records => {
+                let view = self.view(&session.key)?;
+                view.history.readable()?;
+                let mut entries = Vec::new();
+                if view.history.head_bytes > 0 {
+                    entries.push(entry("head.jsonl", Part::RecordsHead));
+                }
+                entries.extend(
+                    view.history
+                        .turns
+                        .iter()
+                        .map(|turn| entry(&format!("{}.jsonl", turn_name(turn.n)), Part::Record(turn.n))),
+                );
+                if tail(&view.session, &view.history).is_some() {
+                    entries.push(entry("tail", Part::RecordsTail));
+                }
+                Ok(entries)
+            }
+            Part::Raw => {
+                let session = self.catalog.session(&session.key)?;
+                let there = |(_, path): &(OsString, PathBuf)| {
+                    session.key.root.join(path).symlink_metadata().is_ok_and(|found| found.is_file())
+                };
+                let files = raw_files(&session).into_iter().filter(there);
+                Ok(files.map(|(name, _)| (name.clone(), node(Part::RawFile(name)))).collect())
+            }
+            Part::Agents => {
+                let parent = self.catalog.session(&session.key)?;
+                let agents = self.catalog.subagents(&parent)?;
+                let named = agents.iter().filter_map(|agent| {
+                    Some((agent.subagent.as_deref()?.into(), agent_directory(session, agent)))
+                });
+                Ok(named.collect())
+            }
+            Part::Undone => {
+                let undone = cut::undone(&self.state, &session.key)?;
+                Ok(undone
+                    .iter()
+                    .map(|undo| entry(&undo.number.to_string(), Part::UndoneDir(undo.number)))
+                    .collect())
+            }
+            Part::UndoneDir(number) => {
+                self.undone(session, *number)?;
+                Ok(vec![entry("turns", Part::UndoneTurns(*number))])
+            }
+            Part::UndoneTurns(number) => {
+                let undone = self.undone(session, *number)?;
+                let turns = undone.turns.iter();
+                Ok(turns.map(|turn| entry(&turn_name(turn.n), Part::UndoneTurn(*number, turn.n))).collect())
+            }
+            _ => Err(Refusal::Internal { what: format!("{part:?} is listed but no directory") }),
+        }
+    }
+
+    fn entries_of_session(&self, session: &Arc<SessionRef>) -> Result<Entries> {
+        let facts = self.catalog.session(&session.key)?;
+        // What cannot be read is still listed: `status` says why.
+        let view = self.view(&session.key).ok();
+        let mut parts = vec![("turns", Part::Turns), ("status", Part::Status), ("meta.json", Part::Meta)];
+        parts.extend(controls(session).iter().map(|it| (it.name(), Part::Control(*it))));
+        if self.catalog.subagents(&facts).is_ok_and(|agents| !agents.is_empty()) {
+            parts.push(("agents", Part::Agents));
+        }
+        if view.is_some_and(|view| view.history.state == State::Damaged) {
+            parts.push(("salvage", Part::Salvage));
+        }
+        if !session.is_subagent() && cut::undone(&self.state, &session.key).is_ok_and(|it| !it.is_empty()) {
+            parts.push(("undone", Part::Undone));
+        }
+        if self.options.show_all {
+            parts.extend([
+                ("prompts", Part::Prompts),
+                ("records", Part::Records),
+                ("raw", Part::Raw),
+                ("context.md", Part::Context),
+            ]);
+        }
+        let node = |part| Node::Session(session.clone(), part);
+        Ok(parts.into_iter().map(|(name, part)| (name.into(), node(part))).collect())
+    }
+
+    /// Size, time and links of a part of a session.
+    pub(super) fn facts_inside(&self, session: &Arc<SessionRef>, part: &Part) -> Result<Facts> {
+        let updated = || Ok::<Timestamp, Refusal>(self.catalog.session(&session.key)?.updated);
+        match part {
+            // A session's directory is shown without reading its transcript.
+            Part::Dir | Part::Agents => self.facts_of_directory(session, part, updated()?),
+            Part::Turns | Part::Prompts | Part::Records | Part::Raw => Ok(Facts::directory(0, updated()?)),
+            Part::Salvage => {
+                let view = self.view(&session.key)?;
+                salvaged(&view.history)?;
+                Ok(Facts::directory(0, view.session.updated))
+            }
+            Part::Turn(n) => {
+                let view = self.view(&session.key)?;
+                let turn = turn(&view.history, *n)?;
+                Ok(Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated)))
+            }
+            Part::SalvageTurn(n) => {
+                let view = self.view(&session.key)?;
+                let turn = find(salvaged(&view.history)?, *n)?;
+                Ok(Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated)))
+            }
+            Part::Record(n) => {
+                let view = self.view(&session.key)?;
+                let turn = turn(&view.history, *n)?;
+                let size = turn.record_bytes();
+                Ok(Facts::file(size, turn.last.unwrap_or(view.session.updated)))
+            }
+            Part::RecordsHead => {
+                let view = self.view(&session.key)?;
+                view.history.readable()?;
+                Ok(Facts::file(view.history.head_bytes, view.session.created))
+            }
+            Part::RecordsTail => {
+                let view = self.view(&session.key)?;
+                view.history.readable()?;
+                let tail = tail(&view.session, &view.history).ok_or_else(|| absent(OsStr::new("tail")))?;
+                Ok(Facts::file(tail.span.end - tail.span.start, view.session.updated))
+            }
+            Part::RawFile(name) => {
+                let session = self.catalog.session(&session.key)?;
+                let found = super::content::open_raw(&session, name)?;
+                Ok(Facts::file(found.len, found.modified))
+            }
+            Part::Undone => {
+                let undone = cut::undone(&self.state, &session.key)?;
+                let latest = undone.iter().map(|undo| undo.at).max();
+                let latest = latest.ok_or_else(|| absent(OsStr::new("undone")))?;
+                Ok(Facts::directory(undone.len(), latest))
+            }
+            Part::UndoneDir(number) => Ok(Facts::directory(1, self.undone(session, *number)?.at)),
+            Part::UndoneTurns(number) => Ok(Facts::directory(0, self.undone(session, *number)?.at)),
+            Part::UndoneTurn(number, n) => {
+                let undone = self.undone(session, *number)?;
+                let turn = find(&undone.turns, *n)?;
+                Ok(Facts::file(turn.text_len, turn.last.unwrap_or(undone.at)))
+            }
+            Part::Status => Ok(Facts::file(self.status(session, true)?.len() as u64, updated()?)),
+            // Of a session that cannot be shown these are refused when opened; until then they are just there.
+            Part::Control(control) => {
+                let text = self.control_text(session, *control).unwrap_or_default();
+                Ok(Facts::file(text.len() as u64, updated()?))
+            }
+            Part::Prompt(_) | Part::Context | Part::Meta => {
+                let text = self.text(&Node::Session(session.clone(), part.clone()))?;
+                Ok(Facts::file(text.len() as u64, updated()?))
+            }
+        }
+    }
+
+    fn facts_of_directory(&self, session: &SessionRef, part: &Part, updated: Timestamp) -> Result<Facts> {
+        if *part == Part::Dir {
+            return Ok(Facts::uncounted(updated));
+        }
+        let agents = self.catalog.subagents(&*self.catalog.session(&session.key)?)?;
+        if agents.is_empty() {
+            Err(absent(OsStr::new("agents")))
+        } else {
+            Ok(Facts::directory(agents.len(), updated))
+        }
+    }
+
+    /// The undo with this number, if it can still be read.
+    pub(super) fn undone(&self, session: &SessionRef, number: u32) -> Result<Undone> {
+        let undone = cut::undone(&self.state, &session.key)?;
+        undone
+            .into_iter()
+            .find(|undo| undo.number == number)
+            .ok_or_else(|| Refusal::NotFound { what: format!("undo {number}") })
+    }
+}
+
+/// The control files of a session; a sub-agent has none.
+fn controls(session: &SessionRef) -> &'static [Control] {
+    if session.is_subagent() { &[] } else { &Control::ALL }
+}
+
+fn agent_directory(parent: &Arc<SessionRef>, agent: &Session) -> Node {
+    let at = At::Agents(parent.clone());
+    Node::Session(Arc::new(SessionRef { key: agent.key.clone(), at }), Part::Dir)
+}
+
+/// The turn `n` as a file: what is not there is just not there.
+pub(super) fn turn(history: &History, n: u32) -> Result<&Turn> {
+    history.readable()?;
+    find(&history.turns, n)
+}
+
+pub(super) fn find(turns: &[Turn], n: u32) -> Result<&Turn> {
+    let found = turns.iter().find(|turn| turn.n == n);
+    found.ok_or_else(|| Refusal::NotFound { what: format!("turn {n}") })
+}
+
+/// The turns of a damaged session that end before the first damage.
+pub(super) fn salvaged(history: &History) -> Result<&[Turn]> {
+    if history.state != State::Damaged {
+        return Err(absent(OsStr::new("salvage")));
+    }
+    let sound = (history.sound_turns as usize).min(history.turns.len());
+    Ok(&history.turns[..sound])
+}
+
+/// A stretch of the main transcript, as if it were a turn.
+fn stretch(session: &Session, history: &History, span: std::ops::Range<u64>) -> Option<Turn> {
+    let main = history.files.first().map(|view| view.file.clone());
+    let main = main.or_else(|| session.files.first().cloned())?;
+    Some(Turn {
+        n: 0,
+        prompt: None,
+        status: crate::session::TurnStatus::Complete,
+        detail: None,
+        started: None,
+        ended: None,
+        last: None,
+        file: Arc::from(main),
+        span,
+        pieces: Vec::new(),
+        line: 1,
+        group: 0,
+        text_len: 0,
+    })
+}
+
+/// What comes before turn 0.
+pub(super) fn head(session: &Session, history: &History) -> Option<Turn> {
+    stretch(session, history, 0..history.head_bytes)
+}
+
+/// What follows the last complete line, where there is anything.
+pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
+    let len = history.files.first()?.len?;
+    let main = &history.files.first()?.file;
+    let ends = history.turns.iter().rev().flat_map(|turn| turn.ranges()).filter(|(file, _)| file == main);
+    let end = ends.map(|(_, span)| span.end).max().unwrap_or(history.head_bytes);
+    if end < len { stretch(session, history, end..len) } else { None }
+}
+
+/// The session's own files with their names in `raw/`, main transcript first; what lies deeper belongs to
+/// sub-agents and the like.
+pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
+    let all = session.files.iter().chain(&session.sidecars);
+    // A session is a directory with its files in it, or a file with its other files beside it.
+    let places = [Some(&*session.key.path), session.key.path.parent()];
+    let own = all.filter(|file| places.contains(&file.parent()));
+    own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
+}

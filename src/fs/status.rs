@@ -1,0 +1,100 @@
+//! `status` and `meta.json` of a session, and `.turnfs/status` of all of them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Fs;
+use super::node::SessionRef;
+use super::text::{self, Status};
+use crate::agents;
+use crate::render::one_line;
+use crate::session::{Result, State};
+
+/// How long a summary looks at sessions; what is left then is reported as not looked at.
+const SUMMARY_LIMIT: Duration = Duration::from_secs(20);
+
+impl Fs {
+    /// The text of `status`. With `recent`, the writer may be the one of a second ago.
+    pub(super) fn status(&self, session: &SessionRef, recent: bool) -> Result<String> {
+        let facts = self.catalog.session(&session.key)?;
+        let view = self.view(&session.key);
+        let writer = match &view {
+            Ok(view) => self.memory.writer(&session.key, recent, || {
+                agents::agent(session.key.agent).writer(&view.session, &view.history)
+            }),
+            Err(_) => None,
+        };
+        let last = self.memory.last(&session.key);
+        let history = view.as_ref().map(|view| &view.history).map_err(Clone::clone);
+        Ok(Status { session: &facts, history, writer, last: last.as_deref() }.text())
+    }
+
+    /// The text of `meta.json`.
+    pub(super) fn meta(&self, session: &SessionRef) -> Result<String> {
+        let facts = self.catalog.session(&session.key)?;
+        let view = self.view(&session.key);
+        Ok(text::meta(&facts, view.as_ref().ok().map(|view| &view.history)))
+    }
+
+    /// The text of `.turnfs/status`: looks at every session.
+    pub(super) fn summary(&self) -> Result<String> {
+        let listing = self.catalog.listing()?;
+        let all = listing.all();
+        let keys: HashSet<_> = all.iter().map(|(_, listed)| &listed.session.key).collect();
+        self.memory.keep_states_of(|key| keys.contains(key));
+        let started = Instant::now();
+        let mut counts: BTreeMap<State, u64> = BTreeMap::new();
+        let (mut unread, mut not_ok) = (0_u64, String::new());
+        for (project, listed) in &all {
+            if started.elapsed() > SUMMARY_LIMIT {
+                unread += 1;
+                continue;
+            }
+            let place = project.map_or(".turnfs/unplaced".into(), |path| path.to_string_lossy());
+            let place = format!("{}/{}", place.trim_end_matches('/'), listed.name);
+            let (state, why) = match self.view(&listed.session.key) {
+                Ok(view) => {
+                    let why = text::shown_damage(&view.history).map(|damage| {
+                        format!(
+                            "{}, line {} (byte {}): {}",
+                            damage.file, damage.line, damage.byte, damage.class
+                        )
+                    });
+                    let state = view.history.state;
+                    *counts.entry(state).or_default() += 1;
+                    (state.name(), why.or_else(|| view.history.notes.first().cloned()))
+                }
+                Err(refusal) => ("unreadable", Some(refusal.to_string())),
+            };
+            if state != State::Ok.name() && state != State::Empty.name() {
+                let line = format!("{state}: {place}: {}", why.unwrap_or_default());
+                // Writing into a String cannot fail.
+                let _ = writeln!(not_ok, "{}", one_line(&line));
+            }
+        }
+        let mut summary = String::new();
+        for store in self.catalog.stores() {
+            let line = format!("store: {} {}", store.agent.kind(), store.root.display());
+            let _ = writeln!(summary, "{}", one_line(&line));
+        }
+        let _ = writeln!(summary, "sessions: {}", all.len());
+        for (state, sessions) in counts {
+            let _ = writeln!(summary, "sessions-{state}: {sessions}");
+        }
+        if unread > 0 {
+            let _ = writeln!(summary, "sessions-unread: {unread}");
+        }
+        for (agent, problem) in &listing.problems {
+            let line = format!(
+                "problem: {agent}: {}, line {} (byte {}): {}: {}",
+                problem.file, problem.line, problem.byte, problem.class, problem.message
+            );
+            let _ = writeln!(summary, "{}", one_line(&line));
+        }
+        summary += &not_ok;
+        self.summary_size.store(summary.len() as u64, Ordering::Relaxed);
+        Ok(summary)
+    }
+}

@@ -1,0 +1,286 @@
+//! The texts that turnfs itself writes: `status`, `meta.json`, the plans, `.turnfs/`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::cut::Undone;
+use crate::render::one_line;
+use crate::session::{
+    Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, Turn, TurnStatus, Writer, rfc3339,
+};
+
+/// Longest prompt in a plan, in characters.
+const PROMPT_CHARS: usize = 48;
+
+pub(super) const README: &str = "\
+# What is here
+
+Each directory of the host under which a coding agent has sessions appears at its own path. In it, each session
+is a directory:
+
+    turns/000 001 ...   one file per turn, numbered from 0
+    status              what turnfs thinks of the session; the last line is the last command's outcome
+    meta.json           id, title, times, files
+    undo                read: what each cut would do. Write N: remove turn N and everything after it
+    redo                read: what would come back. Write `last`: bring it back
+    fork                write N: a new session with the turns 0 to N; then read its id here
+    undone/             what undo removed
+    salvage/            of a damaged session: the turns before the damage
+
+By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id.
+`latest` leads to the newest session.
+
+    echo 3 > latest/undo        echo last > latest/redo        echo 3 > latest/fork; cat latest/fork
+
+Nothing else here can be written, removed or renamed. `.turnfs/status` tells which sessions are not sound.
+";
+
+pub(super) fn version() -> String {
+    format!("turnfs {}\n", env!("CARGO_PKG_VERSION"))
+}
+
+/// What `status` is made of.
+pub(super) struct Status<'a> {
+    pub session: &'a Session,
+    /// The history, or why it cannot be read.
+    pub history: Result<&'a History, Refusal>,
+    pub writer: Option<Writer>,
+    /// The outcome of the last command.
+    pub last: Option<&'a str>,
+}
+
+impl Status<'_> {
+    pub fn text(&self) -> String {
+        let mut lines = Lines::default();
+        match &self.history {
+            Ok(history) => self.of_history(history, &mut lines),
+            Err(refusal) => {
+                lines.put("state", "unreadable");
+                lines.put("error", &refusal.to_string());
+            }
+        }
+        if let Place::Unplaced { reason } = &self.session.place {
+            lines.put("unplaced", reason);
+        }
+        lines.put("last", self.last.unwrap_or("none"));
+        lines.0
+    }
+
+    fn of_history(&self, history: &History, lines: &mut Lines) {
+        lines.put("state", history.state.name());
+        match history.readable() {
+            Ok(()) => lines.put("turns", &history.turns.len().to_string()),
+            Err(_) => lines.put("turns", "refused"),
+        }
+        match &self.writer {
+            Some(writer) => lines.put("writer", &writer.to_string()),
+            None => lines.put("writer", "none"),
+        }
+        if let Some(turn) = running(history, self.writer.as_ref()) {
+            lines.put("running", &format!("turn {}", turn.n));
+        }
+        if history.readable().is_ok() {
+            lines.put("boundary", worst_boundary(history).name());
+        }
+        if let Some(damage) = shown_damage(history) {
+            lines.put("file", &damage.file);
+            lines.put("line", &damage.line.to_string());
+            lines.put("byte", &damage.byte.to_string());
+            lines.put("class", damage.class.name());
+            lines.put("message", &damage.message);
+            if history.damages.len() > 1 {
+                lines.put("damages", &history.damages.len().to_string());
+            }
+        }
+        for note in &history.notes {
+            lines.put("note", note);
+        }
+        let id = &self.session.id;
+        let turns = history.sound_turns;
+        match history.state {
+            State::Damaged => lines.put(
+                "help",
+                &format!(
+                    "repair that line, or keep the {turns} turns before it (salvage/) in a new session: turnfs rescue {id}; raw/ has the files as they are"
+                ),
+            ),
+            State::Torn => lines.put(
+                "help",
+                "the end of the file is an append that was cut short or is going on; what is complete is shown",
+            ),
+            State::Unsupported => lines.put("help", "raw/ has the files as they are"),
+            State::NoTranscript => lines.put("help", "the agent knows this session but its transcript is gone"),
+            State::Ok | State::Empty => {}
+        }
+    }
+}
+
+/// "key: value" lines, one each, whatever the value holds.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn put(&mut self, key: &str, value: &str) {
+        // Writing into a String cannot fail.
+        let _ = writeln!(self.0, "{key}: {}", one_line(value));
+    }
+}
+
+/// The damage that decides the state, or the torn tail.
+pub(super) fn shown_damage(history: &History) -> Option<&Damage> {
+    let decisive = history.damages.iter().find(|damage| !damage.class.is_torn());
+    decisive.or_else(|| history.damages.first())
+}
+
+/// The last turn, if somebody is at it now.
+pub(super) fn running<'h>(history: &'h History, writer: Option<&Writer>) -> Option<&'h Turn> {
+    let last = history.turns.last()?;
+    let open = last.status == TurnStatus::Running || last.detail == Some("open");
+    if open && writer.is_some() { Some(last) } else { None }
+}
+
+fn worst_boundary(history: &History) -> Confidence {
+    history.cuts.iter().filter_map(confidence).max().unwrap_or(Confidence::Exact)
+}
+
+/// How sure a boundary is, also where that is why the cut is refused.
+fn confidence(cut: &Result<CutPoint, Refusal>) -> Option<Confidence> {
+    match cut {
+        Ok(point) => Some(point.confidence),
+        Err(Refusal::Ambiguous { .. }) => Some(Confidence::Ambiguous),
+        Err(Refusal::Lost { .. }) => Some(Confidence::Lost),
+        Err(_) => None,
+    }
+}
+
+/// `cat undo`: what each cut would do.
+pub(super) fn undo_plan(session: &Session, history: &History) -> String {
+    let mut text = plan_line("turn", "prompt", "undo would keep", "boundary");
+    for turn in &history.turns {
+        let (keeps, sure) = match history.cuts.get(turn.n as usize) {
+            Some(cut) => {
+                let sure = confidence(cut).map_or("-", Confidence::name);
+                match cut {
+                    Ok(point) => (kept(session, history, turn.n, point), sure),
+                    Err(refusal) => (format!("refused: {refusal}"), sure),
+                }
+            }
+            None => ("refused".into(), "-"),
+        };
+        text += &plan_line(&format!("{:03}", turn.n), &first_line(turn.prompt.as_deref()), &keeps, sure);
+    }
+    text
+}
+
+fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> String {
+    let short = |file: &Path| {
+        let own = file.strip_prefix(&*session.key.path).unwrap_or(file);
+        let own = if own.as_os_str().is_empty() { file } else { own };
+        one_line(&own.to_string_lossy()).into_owned()
+    };
+    let files = point.kept.iter().map(|kept| {
+        let source =
+            if kept.source == kept.file { String::new() } else { format!(" of {}", short(&kept.source)) };
+        format!("{} to byte {}{source}", short(&kept.file), kept.bytes)
+    });
+    let mut text = files.collect::<Vec<_>>().join(", ");
+    let stays = history.turns_kept(n);
+    if stays > n {
+        let _ =
+            write!(text, "; turns {n} to {} stay, they belong to turn {}", stays - 1, n.saturating_sub(1));
+    }
+    text
+}
+
+/// `cat redo`: the turns that redo would bring back.
+pub(super) fn redo_plan(undone: &[Undone]) -> String {
+    let mut text = "undo\tturn\tprompt\n".to_owned();
+    let Some(latest) = undone.iter().max_by_key(|undo| undo.number) else { return text };
+    for turn in &latest.turns {
+        let prompt = first_line(turn.prompt.as_deref());
+        let _ = writeln!(text, "{}\t{:03}\t{}", latest.number, turn.n, prompt);
+    }
+    text
+}
+
+/// Columns separated by tabs, prompts padded so that they line up.
+fn plan_line(turn: &str, prompt: &str, cut: &str, boundary: &str) -> String {
+    format!("{turn}\t{prompt:<PROMPT_CHARS$}\t{}\t{boundary}\n", one_line(cut))
+}
+
+/// The first line of a prompt, shortened, safe for a terminal.
+fn first_line(prompt: Option<&str>) -> String {
+    let line = prompt.unwrap_or_default().lines().map(str::trim).find(|line| !line.is_empty());
+    let line = one_line(line.unwrap_or("-"));
+    if line.chars().count() <= PROMPT_CHARS {
+        return line.into_owned();
+    }
+    line.chars().take(PROMPT_CHARS - 1).chain(['…']).collect()
+}
+
+/// `meta.json`; the keys and their order are part of the contract.
+#[derive(Serialize)]
+struct Meta<'a> {
+    id: &'a str,
+    agent: &'a str,
+    title: Option<&'a str>,
+    project: Option<String>,
+    created: String,
+    updated: String,
+    /// Null where the history is refused.
+    turns: Option<usize>,
+    model: Option<&'a str>,
+    history_mode: Option<&'a str>,
+    forked_from: Option<&'a str>,
+    /// Relative to the store.
+    files: Vec<String>,
+}
+
+pub(super) fn meta(session: &Session, history: Option<&History>) -> String {
+    let readable = history.filter(|history| history.readable().is_ok());
+    let all = session.files.iter().chain(&session.sidecars);
+    let meta = Meta {
+        id: &session.id,
+        agent: session.key.agent.name(),
+        title: session.title.as_deref(),
+        project: session.project().map(|path| path.to_string_lossy().into_owned()),
+        created: rfc3339(session.created),
+        updated: rfc3339(session.updated),
+        turns: readable.map(|history| history.turns.len()),
+        model: session.model.as_deref().or_else(|| history?.model.as_deref()),
+        history_mode: session.history_mode.as_deref(),
+        forked_from: session.forked_from.as_deref(),
+        files: all.map(|file| file.to_string_lossy().into_owned()).collect(),
+    };
+    // Strings and numbers always serialise.
+    serde_json::to_string_pretty(&meta).map(|text| text + "\n").unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_in_a_plan_is_one_safe_short_line() {
+        for (prompt, expected) in [
+            (Some("fix it"), "fix it".to_owned()),
+            (Some("\n\n  fix it  \nand more"), "fix it".to_owned()),
+            (Some("a\u{1b}[31mb\tc"), "a␛[31mb␉c".to_owned()),
+            (Some(""), "-".to_owned()),
+            (None, "-".to_owned()),
+            (Some(&"ä".repeat(48)), "ä".repeat(48)),
+            (Some(&"ä".repeat(49)), format!("{}…", "ä".repeat(47))),
+        ] {
+            assert_eq!(first_line(prompt), expected, "{prompt:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_with_newlines_stays_one_line_of_status() {
+        let mut lines = Lines::default();
+        lines.put("note", "two\nlines\u{1b}");
+        assert_eq!(lines.0, "note: two␊lines␛\n");
+    }
+}

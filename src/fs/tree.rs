@@ -1,0 +1,298 @@
+//! From a directory and a name to a node, from a directory to its entries, and a node's attributes: the
+//! part of the tree above the sessions. What is inside a session's directory is in `inside.rs`.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::host::{Found, relative};
+use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
+use super::{Fs, Kind};
+use crate::catalog::{Listed, Listing};
+use crate::session::{Refusal, Result};
+
+/// What `stat` tells of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pub ino: u64,
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u16,
+    /// Bytes.
+    pub size: u64,
+    pub mtime: Timestamp,
+    /// Hard links. Of a directory: two and one for each directory in it, or 1 where counting them would
+    /// mean reading a transcript (the convention for "not counted").
+    pub links: u32,
+}
+
+/// The part of [`Attr`] that does not follow from the node itself.
+pub(super) struct Facts {
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub links: u32,
+}
+
+impl Facts {
+    pub fn file(size: u64, mtime: Timestamp) -> Facts {
+        Facts { size, mtime, links: 1 }
+    }
+
+    /// A directory with so many directories in it.
+    pub fn directory(within: usize, mtime: Timestamp) -> Facts {
+        Facts { size: 0, mtime, links: 2 + within as u32 }
+    }
+
+    /// A directory of which it would cost too much to know.
+    pub fn uncounted(mtime: Timestamp) -> Facts {
+        Facts { size: 0, mtime, links: 1 }
+    }
+}
+
+pub(super) type Entries = Vec<(OsString, Node)>;
+
+impl Fs {
+    /// The node named `name` in the directory `parent`.
+    pub(super) fn child(&self, parent: &Node, name: &OsStr) -> Result<Node> {
+        match parent {
+            Node::Root if name == Dot::Dir.name() => Ok(Node::Dot(Dot::Dir)),
+            Node::Root if self.projects.is_some() => self.on_shelf(&Shelf::Given, name),
+            Node::Root => self.in_host_directory(Path::new("/"), name),
+            Node::Host(path) => self.in_host_directory(path, name),
+            Node::Dot(Dot::Dir) => {
+                let mut known = Dot::FILES.into_iter().chain([Dot::Unplaced]);
+                known.find(|dot| name == dot.name()).map(Node::Dot).ok_or_else(|| absent(name))
+            }
+            Node::Dot(Dot::Unplaced) => self.on_shelf(&Shelf::Unplaced, name),
+            Node::Session(session, part) => self.inside(session, part, name),
+            Node::Dot(_) | Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => Err(absent(name)),
+        }
+    }
+
+    /// What is listed in the directory `node`, in listing order; without `.` and `..`.
+    pub(super) fn entries(&self, node: &Node) -> Result<Entries> {
+        match node {
+            Node::Root if self.projects.is_some() => {
+                let listing = self.catalog.listing()?;
+                let mut entries = vec![(Dot::Dir.name().into(), Node::Dot(Dot::Dir))];
+                self.list_shelf(&Shelf::Given, &listing, &mut entries);
+                Ok(entries)
+            }
+            Node::Root => {
+                let listing = self.catalog.listing()?;
+                let mut entries = vec![(Dot::Dir.name().into(), Node::Dot(Dot::Dir))];
+                self.list_host_directory(Path::new("/"), &listing, &mut entries);
+                Ok(entries)
+            }
+            Node::Host(path) => {
+                let listing = self.catalog.listing()?;
+                let mut entries = Vec::new();
+                self.list_host_directory(path, &listing, &mut entries);
+                // A directory that is only passed through on the way to a symlink.
+                if entries.is_empty() { Err(absent(path.as_os_str())) } else { Ok(entries) }
+            }
+            Node::Dot(Dot::Dir) => {
+                let all = Dot::FILES.into_iter().chain([Dot::Unplaced]);
+                Ok(all.map(|dot| (dot.name().into(), Node::Dot(dot))).collect())
+            }
+            Node::Dot(Dot::Unplaced) => {
+                let (listing, mut entries) = (self.catalog.listing()?, Vec::new());
+                self.list_shelf(&Shelf::Unplaced, &listing, &mut entries);
+                Ok(entries)
+            }
+            Node::Session(session, part) => self.entries_inside(session, part),
+            Node::Dot(_) | Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => {
+                Err(Refusal::Internal { what: format!("{node:?} is listed but no directory") })
+            }
+        }
+    }
+
+    /// Size, time and links of a node, as they are now.
+    pub(super) fn facts(&self, node: &Node) -> Result<Facts> {
+        match node {
+            Node::Root => {
+                let listing = self.catalog.last_listing();
+                let time = newest(listing.projects.values().flatten()).unwrap_or(self.started);
+                let within = match &self.projects {
+                    Some(_) => 1 + self.shelf(&Shelf::Given, &listing).len(),
+                    None => 1 + directories_in(Path::new("/"), &listing),
+                };
+                Ok(Facts::directory(within, time))
+            }
+            Node::Host(path) => {
+                let listing = self.catalog.last_listing();
+                let below = listing.projects.range(path.to_path_buf()..);
+                let below = below.take_while(|(project, _)| project.starts_with(path));
+                let time = newest(below.flat_map(|(_, sessions)| sessions)).unwrap_or(self.started);
+                Ok(Facts::directory(directories_in(path, &listing), time))
+            }
+            Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => {
+                let target = self.link_target(node)?;
+                Ok(Facts::file(target.as_os_str().len() as u64, self.started))
+            }
+            Node::Session(session, part) => self.facts_inside(session, part),
+            Node::Dot(Dot::Dir) => Ok(Facts::directory(1, self.started)),
+            Node::Dot(Dot::Unplaced) => {
+                Ok(Facts::directory(self.catalog.last_listing().unplaced.len(), self.started))
+            }
+            Node::Dot(dot) => Ok(Facts::file(self.dot_size(*dot), self.started)),
+        }
+    }
+
+    /// Where a symlink leads; always relative.
+    pub(super) fn link_target(&self, node: &Node) -> Result<PathBuf> {
+        match node {
+            Node::HostLink(path) => match (self.host.look(path), path.parent()) {
+                (Found::LinkTo(target), Some(parent)) => Ok(relative(parent, &target)),
+                _ => Err(absent(path.as_os_str())),
+            },
+            Node::Latest(shelf) => {
+                let listing = self.catalog.listing()?;
+                let sessions = self.shelf(shelf, &listing);
+                let newest = sessions.first().map(|listed| PathBuf::from(&listed.name));
+                newest.ok_or_else(|| absent(OsStr::new("latest")))
+            }
+            Node::Alias(shelf, id) => {
+                let listing = self.catalog.listing()?;
+                let sessions = self.shelf(shelf, &listing);
+                let session = sessions.iter().find(|listed| *listed.session.id == **id);
+                session.map(|listed| PathBuf::from(&listed.name)).ok_or_else(|| absent(OsStr::new(&**id)))
+            }
+            _ => Err(Refusal::Internal { what: format!("{node:?} is no symlink") }),
+        }
+    }
+
+    fn in_host_directory(&self, path: &Path, name: &OsStr) -> Result<Node> {
+        let below = path.join(name);
+        // What is known already is not looked for again; reading a directory is what notices changes.
+        if self.catalog.last_listing().leads_to_project(&below) {
+            return Ok(Node::Host(below.into()));
+        }
+        let shelf = Shelf::Project(path.into());
+        match self.on_shelf(&shelf, name) {
+            Err(Refusal::NotFound { .. }) => {}
+            answer => return answer,
+        }
+        if self.catalog.last_listing().leads_to_project(&below) {
+            return Ok(Node::Host(below.into())); // the look for a session found a new project
+        }
+        match self.host.look(&below) {
+            Found::Directory => Ok(Node::Host(below.into())),
+            Found::LinkTo(_) => Ok(Node::HostLink(below.into())),
+            Found::Nothing => Err(absent(name)),
+        }
+    }
+
+    /// A session, `latest` or a full id.
+    fn on_shelf(&self, shelf: &Shelf, name: &OsStr) -> Result<Node> {
+        let Some(name) = name.to_str() else { return Err(absent(name)) };
+        if name == "latest" && *shelf != Shelf::Unplaced {
+            let listing = self.catalog.listing()?;
+            let any = !self.shelf(shelf, &listing).is_empty();
+            return if any { Ok(Node::Latest(shelf.clone())) } else { Err(absent(OsStr::new(name))) };
+        }
+        let known = self.catalog.last_listing();
+        if let Some(listed) = self.shelf(shelf, &known).iter().find(|listed| listed.name == name)
+            && self.catalog.session(&listed.session.key).is_ok()
+        {
+            return Ok(session_directory(listed, shelf));
+        }
+        let listing = self.catalog.listing()?;
+        let sessions = self.shelf(shelf, &listing);
+        if let Some(listed) = sessions.iter().find(|listed| listed.name == name) {
+            return Ok(session_directory(listed, shelf));
+        }
+        match sessions.iter().find(|listed| listed.session.id == name) {
+            Some(listed) => Ok(Node::Alias(shelf.clone(), listed.session.id.as_str().into())),
+            None => Err(absent(OsStr::new(name))),
+        }
+    }
+
+    /// The sessions of a shelf, newest activity first, each once, with names that differ.
+    fn shelf<'l>(&self, shelf: &Shelf, listing: &'l Listing) -> Cow<'l, [Listed]> {
+        match shelf {
+            Shelf::Project(path) => Cow::Borrowed(listing.of(Some(path))),
+            Shelf::Unplaced => Cow::Borrowed(&listing.unplaced),
+            Shelf::Given => {
+                let projects = self.projects.iter().flatten();
+                let mut all: Vec<Listed> =
+                    projects.flat_map(|project| listing.of(Some(project))).cloned().collect();
+                all.sort_by_key(|listed| std::cmp::Reverse(listed.session.updated));
+                let mut taken = std::collections::HashSet::new();
+                for listed in &mut all {
+                    if !taken.insert(listed.name.clone()) {
+                        listed.name = format!("{}-{}", listed.name, listed.session.id.replace('/', "_"));
+                    }
+                }
+                Cow::Owned(all)
+            }
+        }
+    }
+
+    fn list_shelf(&self, shelf: &Shelf, listing: &Listing, entries: &mut Entries) {
+        let sessions = self.shelf(shelf, listing);
+        if *shelf != Shelf::Unplaced && !sessions.is_empty() {
+            entries.push(("latest".into(), Node::Latest(shelf.clone())));
+        }
+        let directories = sessions.iter().map(|listed| session_directory(listed, shelf));
+        entries.extend(sessions.iter().map(|listed| OsString::from(&listed.name)).zip(directories));
+    }
+
+    fn list_host_directory(&self, path: &Path, listing: &Listing, entries: &mut Entries) {
+        for name in names_below(path, listing) {
+            let below = Node::Host(path.join(&name).into());
+            // A directory of the host wins over a session or `latest` of the same name.
+            if !entries.iter().any(|(taken, _)| *taken == name) {
+                entries.push((name, below));
+            }
+        }
+        let mut sessions = Vec::new();
+        self.list_shelf(&Shelf::Project(path.into()), listing, &mut sessions);
+        let directories = entries.len();
+        sessions.retain(|(name, _)| !entries[..directories].iter().any(|(taken, _)| taken == name));
+        entries.append(&mut sessions);
+    }
+}
+
+pub(super) fn absent(name: &OsStr) -> Refusal {
+    Refusal::NotFound { what: name.to_string_lossy().into_owned() }
+}
+
+fn session_directory(listed: &Listed, shelf: &Shelf) -> Node {
+    let session = SessionRef { key: listed.session.key.clone(), at: At::Shelf(shelf.clone()) };
+    Node::Session(Arc::new(session), Part::Dir)
+}
+
+fn newest<'a>(sessions: impl Iterator<Item = &'a Listed>) -> Option<Timestamp> {
+    sessions.map(|listed| listed.session.updated).max()
+}
+
+/// The names of the directories that lead from `path` towards recorded projects, sorted.
+fn names_below(path: &Path, listing: &Listing) -> Vec<OsString> {
+    let below = listing.projects.range(path.to_path_buf()..);
+    let below = below.map(|(project, _)| project).take_while(|project| project.starts_with(path));
+    let mut names: Vec<OsString> = below
+        .filter_map(|project| project.strip_prefix(path).ok()?.components().next())
+        .map(|component| component.as_os_str().to_owned())
+        .collect();
+    names.dedup();
+    names
+}
+
+fn directories_in(path: &Path, listing: &Listing) -> usize {
+    names_below(path, listing).len() + listing.of(Some(path)).len()
+}
+
+/// The paths that `--project DIR` stands for: as given and as resolved.
+pub(super) fn spellings(project: &Path) -> Vec<PathBuf> {
+    let given = std::path::absolute(project).unwrap_or_else(|_| project.to_path_buf());
+    // `absolute` keeps a trailing slash and `..`; recorded paths have neither.
+    let plain: PathBuf = given.components().collect();
+    let mut paths = vec![plain];
+    paths.extend(project.canonicalize().ok());
+    paths.dedup();
+    paths
+}

@@ -1,0 +1,75 @@
+//! Counters of what was really read: the proof that nothing is read twice. Shown in `.turnfs/metrics`.
+//!
+//! They live at the bottom of the house so that every folder above can count where it reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::session::AgentKind;
+
+/// What kind of a store's file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadKind {
+    /// A file that all sessions share.
+    Index,
+    /// A file with a session's history.
+    Transcript,
+    /// A session's other files: titles, settings.
+    Sidecar,
+}
+
+impl ReadKind {
+    pub const ALL: [ReadKind; 3] = [ReadKind::Index, ReadKind::Transcript, ReadKind::Sidecar];
+
+    /// The value of the label `kind`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadKind::Index => "index",
+            ReadKind::Transcript => "transcript",
+            ReadKind::Sidecar => "sidecar",
+        }
+    }
+}
+
+const AGENTS: usize = AgentKind::ALL.len();
+const KINDS: usize = ReadKind::ALL.len();
+
+static BYTES: [[AtomicU64; KINDS]; AGENTS] = [const { [const { AtomicU64::new(0) }; KINDS] }; AGENTS];
+static PARSES: AtomicU64 = AtomicU64::new(0);
+static STATS: AtomicU64 = AtomicU64::new(0);
+static INOTIFY_EVENTS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts bytes read from a store.
+pub fn count_bytes(agent: AgentKind, kind: ReadKind, bytes: u64) {
+    BYTES[agent as usize][kind as usize].fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// Counts one pass over a transcript.
+pub fn count_parse() {
+    PARSES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts looks at a store's files that read nothing of them.
+pub fn count_stats(stats: u64) {
+    STATS.fetch_add(stats, Ordering::Relaxed);
+}
+
+pub fn count_inotify_events(events: u64) {
+    INOTIFY_EVENTS.fetch_add(events, Ordering::Relaxed);
+}
+
+/// Bytes read since the process started.
+pub fn bytes(agent: AgentKind, kind: ReadKind) -> u64 {
+    BYTES[agent as usize][kind as usize].load(Ordering::Relaxed)
+}
+
+pub fn parses() -> u64 {
+    PARSES.load(Ordering::Relaxed)
+}
+
+pub fn stats() -> u64 {
+    STATS.load(Ordering::Relaxed)
+}
+
+pub fn inotify_events() -> u64 {
+    INOTIFY_EVENTS.load(Ordering::Relaxed)
+}
