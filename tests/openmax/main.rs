@@ -4,5 +4,6 @@
 
 mod behaviours;
 mod cuts;
+mod others;
 mod samples;
 mod store;

@@ -20,7 +20,7 @@ use crate::transcript::{self, StoreDir};
 /// The session without turn `n` and everything after it.
 pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<Plan> {
     let files = Files::of(&session.key);
-    require_entry(session)?;
+    require_entry(session, history, &files)?;
     require_turns(history)?;
     history.turn(n)?;
     history.cut_before(n)?;
@@ -58,7 +58,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
 /// The new session that keeps the turns up to and including `n`.
 pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
     let files = Files::of(&session.key);
-    require_entry(session)?;
+    require_entry(session, history, &files)?;
     require_turns(history)?;
     let turn = history.turn(n)?;
     history.cut_before(n + 1)?;
@@ -175,8 +175,15 @@ fn require_turns(history: &History) -> Result<()> {
 
 /// The index decides whether a session may be cut; it is asked at every cut, so that a refusal ends as soon
 /// as the index is repaired.
-fn require_entry(session: &Session) -> Result<()> {
+fn require_entry(session: &Session, history: &History, files: &Files) -> Result<()> {
     let root = &session.key.root;
+    let had_transcript = history.files.first().is_some_and(|view| view.len.is_some());
+    if had_transcript
+        && !StoreDir::open(root)?.is_some_and(|s| s.stat(&files.messages).is_ok_and(|s| s.is_some()))
+    {
+        // Its client deleted it: nothing may bring it back, and the index need not be asked.
+        return Err(Refusal::NotFound { what: format!("the session {}", session.id) });
+    }
     let unlisted = |what: &str| Refusal::ReadOnlySession {
         what: format!("{what}, so openmax does not find this session"),
     };
