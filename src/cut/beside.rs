@@ -48,6 +48,7 @@ impl Fork<'_> {
             owner: Owner::this_process(),
             turns_before: 0,
             turns_after: self.plan.promise.turns,
+            grew: false,
             changes: Vec::new(),
             new_dir: None,
             new_files: files.iter().map(|(file, _)| NewFile { file: file.to_path_buf() }).collect(),
@@ -96,8 +97,14 @@ impl Fork<'_> {
         };
         let kept = self.seen.turns.get(..promise.turns as usize).unwrap_or(&self.seen.turns);
         let rebuilt = is_rebuilt(self.plan);
-        let expected = Expected { turns: kept, count: promise.turns, same_ends: false, rebuilt };
-        verify::turns(&self.agent.load(&new)?, &expected, true)?;
+        let expected = Expected {
+            transcript: &promise.transcript,
+            turns: kept,
+            count: Some(promise.turns),
+            same_ends: false,
+            rebuilt,
+        };
+        verify::turns(&self.agent.load(&new)?, &expected)?;
         match &record.entry {
             Some(change) => entry::apply(self.agent, self.store, change, Way::Undo),
             None => Ok(()),

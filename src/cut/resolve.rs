@@ -50,6 +50,14 @@ impl Ground {
         Ok(Ground { scans })
     }
 
+    /// Whether anything was written behind what the plan saw.
+    pub fn grew(&self, plan: &Plan) -> bool {
+        plan.based_on.iter().any(|view| {
+            let scan = self.scans.iter().find(|(file, _)| *file == view.file);
+            scan.is_some_and(|(_, scan)| scan.as_ref().map(|scan| scan.len) > view.len)
+        })
+    }
+
     /// The scan of a file; one that the plan did not name is read now.
     fn scan(&mut self, store: &Tree, hands: &Hands, plan: &Plan, file: &Path) -> Result<Option<&Scan>> {
         let at = match self.scans.iter().position(|(known, _)| known == file) {

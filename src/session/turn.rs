@@ -84,7 +84,8 @@ pub struct Turn {
     /// The turn's bytes in `file`. Spans of neighbours in one file touch; the first starts where
     /// `head.jsonl` ends, the last ends with the file's last complete line.
     pub span: Range<u64>,
-    /// Where the turn's bytes are not the one range `span` of `file`: all its ranges, in order. Else empty.
+    /// Where the turn's bytes are not the one range `span` of `file` (which is empty then): all its ranges,
+    /// in order. Else empty.
     pub pieces: Vec<Piece>,
     /// First line of the span, counted from 1.
     pub line: u64,

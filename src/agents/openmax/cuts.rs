@@ -51,7 +51,12 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.extend(sidecars);
         }
     }
-    let promise = Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), turns: n };
+    let promise = Promise {
+        session: session.key.path.to_path_buf(),
+        id: session.id.clone(),
+        transcript: files.messages,
+        turns: n,
+    };
     Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
 }
 
@@ -112,7 +117,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
         steps,
         locks: vec![Lock::Flock { file: INDEX_LOCK.into(), create: true }],
         based_on,
-        promise: Promise { session: new.messages, id, turns: n + 1 },
+        promise: Promise { session: new.messages.clone(), id, transcript: new.messages, turns: n + 1 },
     })
 }
 

@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::layout::Files;
 use super::records::Role;
@@ -106,7 +105,7 @@ impl Loaded {
         let pieces = |range: &Range<usize>| pieces(&whole.said[range.clone()], files);
         let turn = |(n, range): (usize, &Range<usize>)| {
             let lost = whole.absent.is_some() && range.start < whole.border && range.end >= whole.border;
-            turn(n as u32, &whole.said[range.clone()], pieces(range), lost, &files.messages)
+            turn(n as u32, &whole.said[range.clone()], pieces(range), lost, files)
         };
         let history = &mut self.history;
         history.turns = self.turns.iter().enumerate().map(turn).collect();
@@ -307,16 +306,15 @@ fn pieces(said: &[Said], files: &Files) -> Vec<Piece> {
     pieces
 }
 
-fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, transcript: &Path) -> Turn {
+fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) -> Turn {
     let prompt = said.iter().take_while(|said| said.found.role == Role::User);
     let prompts: Vec<&Said> = prompt.collect();
     let prompt = prompts.iter().position(|said| !said.found.looks_like_note).or(prompts.len().checked_sub(1));
     let (status, detail) = if lost { (TurnStatus::Interrupted, Some("lost")) } else { outcome(said) };
-    let one = (pieces.len() == 1).then(|| pieces[0].clone());
-    let (file, span) = match (&one, pieces.first()) {
-        (Some(only), _) => (only.file.clone(), only.span.clone()),
-        (None, Some(first)) => (first.file.clone(), first.span.clone()),
-        (None, None) => (Arc::from(transcript), 0..0),
+    // The turns stand in the transcript; where some of their bytes are elsewhere, the pieces tell.
+    let (span, pieces) = match pieces.as_slice() {
+        [only] if only.file == files.live => (only.span.clone(), Vec::new()),
+        _ => (0..0, pieces),
     };
     let body = |(at, said): (usize, &Said)| {
         if prompt == Some(at) { said.found.prompt_len } else { said.found.text_len }
@@ -329,9 +327,9 @@ fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, transcript: &Path
         started: None,
         ended: None,
         last: None,
-        file,
+        file: files.live.clone(),
         span,
-        pieces: if one.is_some() { Vec::new() } else { pieces },
+        pieces,
         line: said.first().map_or(1, |said| said.found.line),
         group: n,
         text_len: said.iter().enumerate().map(body).sum(),
