@@ -120,6 +120,9 @@ pub struct Discovery {
     pub sessions: Vec<Session>,
     /// Damage of shared files (an index) and of what could not be listed.
     pub problems: Vec<Damage>,
+    /// The shared files that say which sessions there are and where they belong, relative to the root: a
+    /// change of one of them makes all of this doubtful.
+    pub indexes: Vec<PathBuf>,
     /// What the agent keeps for its next look.
     pub memory: Memory,
 }

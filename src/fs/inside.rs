@@ -10,6 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Fs;
+use super::content::raw_stat;
 use super::node::{At, Control, Node, Part, SessionRef, turn_name, turn_number};
 use super::tree::{Entries, Facts, absent};
 use crate::cut::{self, Undone};
@@ -104,10 +105,8 @@ impl Fs {
             }
             Part::Raw => {
                 let session = self.catalog.session(&session.key)?;
-                let there = |(_, path): &(OsString, PathBuf)| {
-                    session.key.root.join(path).symlink_metadata().is_ok_and(|found| found.is_file())
-                };
-                let files = raw_files(&session).into_iter().filter(there);
+                let files =
+                    raw_files(&session).into_iter().filter(|(name, _)| raw_stat(&session, name).is_ok());
                 Ok(files.map(|(name, _)| (name.clone(), node(Part::RawFile(name)))).collect())
             }
             Part::Agents => {
@@ -206,8 +205,8 @@ impl Fs {
             }
             Part::RawFile(name) => {
                 let session = self.catalog.session(&session.key)?;
-                let found = super::content::open_raw(&session, name)?;
-                Ok(Facts::file(found.len, found.modified))
+                let found = raw_stat(&session, name)?;
+                Ok(Facts::file(found.len, found.modified()))
             }
             Part::Undone => {
                 let undone = cut::undone(&self.state, &session.key)?;

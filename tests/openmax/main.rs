@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod behaviours;
+#[cfg(feature = "faults")]
+mod crash;
 mod cuts;
 mod others;
 mod samples;

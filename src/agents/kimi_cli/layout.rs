@@ -121,6 +121,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         look.group(&sessions, &group, &projects);
     }
     let Look { mut found, known, .. } = look;
+    found.indexes = vec![INDEX.into()];
     found.memory = Memory::new(Remembered { at, index, projects, sessions: known });
     Ok(found)
 }

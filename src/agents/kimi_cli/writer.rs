@@ -97,9 +97,10 @@ fn is_kimi(arguments: &[&OsStr]) -> bool {
         return true;
     }
     let base = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-    let interpreter = ["python", "pypy", "uv", "uvx", "pipx"].iter().any(|name| {
-        base.strip_prefix(name).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
-    });
+    let interpreter =
+        ["python", "pypy", "uv", "uvx", "pipx", "sh", "bash", "dash", "zsh"].iter().any(|name| {
+            base.strip_prefix(name).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
+        });
     if !interpreter {
         return false;
     }

@@ -150,7 +150,8 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let Look { prompts, problems, .. } = look;
     let remembered =
         Remembered { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
-    Ok(Discovery { sessions, problems, memory: Memory::new(remembered) })
+    let indexes = vec![INDEX.into()];
+    Ok(Discovery { sessions, problems, indexes, memory: Memory::new(remembered) })
 }
 
 /// The index as it is now, or the last sound one with what is wrong now.
