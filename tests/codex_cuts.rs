@@ -28,7 +28,8 @@ fn a_fork_of_every_sample_at_every_turn_is_one_file_with_exactly_the_kept_lines(
             for n in 0..history.turns.len() as u32 {
                 let what = format!("{sample} {id} fork {n}");
                 let (files, rows) = (store.files(), store.rows());
-                let new = cut::fork(&store.state, &session, &history, n).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let new =
+                    cut::fork(&store.state, &session, &history, n).unwrap_or_else(|e| panic!("{what}: {e}"));
                 let mut after = store.files();
                 let path = PathBuf::from(store.path_of(&new));
                 let bytes = after.remove(path.strip_prefix(&store.root).unwrap()).unwrap();
@@ -38,12 +39,20 @@ fn a_fork_of_every_sample_at_every_turn_is_one_file_with_exactly_the_kept_lines(
                 assert_eq!(rows_after, rows, "{what}: another row changed");
 
                 let keep = &want["keep"][n.to_string()];
-                assert_eq!(Some(sha256(behind_first(&bytes)).as_str()), keep["copy_body"]["sha256"].as_str(), "{what}");
+                assert_eq!(
+                    Some(sha256(behind_first(&bytes)).as_str()),
+                    keep["copy_body"]["sha256"].as_str(),
+                    "{what}"
+                );
                 let head = meta(&bytes);
                 assert_eq!(head["payload"]["id"], new.as_str(), "{what}");
                 assert_eq!(head["payload"]["forked_from_id"], id, "{what}");
                 assert_eq!(head["payload"].get("history_base"), None, "{what}");
-                assert_eq!(head.get("ordinal").cloned(), (want["history_mode"] == "paginated").then(|| 0.into()), "{what}");
+                assert_eq!(
+                    head.get("ordinal").cloned(),
+                    (want["history_mode"] == "paginated").then(|| 0.into()),
+                    "{what}"
+                );
 
                 let forked = store.session(&new);
                 assert_eq!(forked.place, session.place, "{what}");
@@ -54,7 +63,8 @@ fn a_fork_of_every_sample_at_every_turn_is_one_file_with_exactly_the_kept_lines(
                     turns.iter().map(|turn| (turn.prompt.clone(), turn.status)).collect()
                 };
                 assert_eq!(prompts(&forked_history.turns), prompts(&history.turns[..=n as usize]), "{what}");
-                let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+                let mode =
+                    std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
                 assert_eq!(mode & 0o777, 0o600, "{what}");
                 fs::remove_file(&path).unwrap();
                 store.db().execute("DELETE FROM threads WHERE id = ?1", [&new]).unwrap();
@@ -125,7 +135,11 @@ fn check_revert(
     let head = meta(&bytes);
     assert_eq!(head["payload"]["id"], id, "{what}");
     if n == 0 {
-        assert_eq!((head["ordinal"].as_u64(), head["payload"].get("history_base")), (Some(0), None), "{what}");
+        assert_eq!(
+            (head["ordinal"].as_u64(), head["payload"].get("history_base")),
+            (Some(0), None),
+            "{what}"
+        );
         return;
     }
     let (cut, base) = (&keep["cut"], &head["payload"]["history_base"]);

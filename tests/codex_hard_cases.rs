@@ -26,21 +26,34 @@ fn line(ordinal: Option<u64>, kind: &str, payload: Value) -> String {
 
 fn meta(mode: Value) -> String {
     let ordinal = (mode == "paginated").then_some(0);
-    line(ordinal, "session_meta", json!({"id": THREAD, "session_id": THREAD, "cwd": "/w/app", "source": "cli",
-        "timestamp": "2026-11-30T10:00:00.000Z", "history_mode": mode}))
+    line(
+        ordinal,
+        "session_meta",
+        json!({"id": THREAD, "session_id": THREAD, "cwd": "/w/app", "source": "cli",
+        "timestamp": "2026-11-30T10:00:00.000Z", "history_mode": mode}),
+    )
 }
 
 /// A turn of a legacy thread with these user messages.
 fn turn(id: &str, prompts: &[&str]) -> String {
     let mut lines = line(None, "event_msg", json!({"type": "task_started", "turn_id": id}));
     for prompt in prompts {
-        lines += &line(None, "response_item", json!({"type": "message", "role": "user",
+        lines += &line(
+            None,
+            "response_item",
+            json!({"type": "message", "role": "user",
             "content": [{"type": "input_text", "text": prompt}],
-            "internal_chat_message_metadata_passthrough": {"content_item_kinds": ["user.text"]}}));
+            "internal_chat_message_metadata_passthrough": {"content_item_kinds": ["user.text"]}}),
+        );
         lines += &line(None, "event_msg", json!({"type": "user_message", "message": prompt}));
-        lines += &line(None, "event_msg", json!({"type": "agent_message", "message": format!("re {prompt}")}));
-        lines += &line(None, "response_item", json!({"type": "message", "role": "assistant",
-            "content": [{"type": "output_text", "text": format!("re {prompt}")}]}));
+        lines +=
+            &line(None, "event_msg", json!({"type": "agent_message", "message": format!("re {prompt}")}));
+        lines += &line(
+            None,
+            "response_item",
+            json!({"type": "message", "role": "assistant",
+            "content": [{"type": "output_text", "text": format!("re {prompt}")}]}),
+        );
     }
     lines + &line(None, "event_msg", json!({"type": "task_complete", "turn_id": id}))
 }
@@ -188,8 +201,12 @@ fn an_ancestor_that_is_gone_or_too_short_is_named() {
 fn a_history_in_a_circle_ends() {
     let store = Store::empty();
     let base = json!({"thread_id": THREAD, "end_ordinal_exclusive": 1, "end_byte_offset": 10});
-    let first = line(Some(1), "session_meta", json!({"id": THREAD, "cwd": "/w", "history_mode": "paginated",
-        "history_base": base}));
+    let first = line(
+        Some(1),
+        "session_meta",
+        json!({"id": THREAD, "cwd": "/w", "history_mode": "paginated",
+        "history_base": base}),
+    );
     store.rollout(THREAD, first.as_bytes());
     let history = store.load(&store.only());
     assert_eq!(history.damages[0].class, DamageClass::DanglingParent);
@@ -217,7 +234,8 @@ fn a_database_that_is_locked_missing_or_no_database_hides_no_session() {
     assert!(store.found().sessions.iter().all(|session| session.title.as_deref() == Some("in the log")));
     assert_eq!(content(&store.root), before, "reading left a trace");
     drop(db);
-    fs::write(store.root.join("state_5.sqlite"), "no database at all, but long enough to be looked at").unwrap();
+    fs::write(store.root.join("state_5.sqlite"), "no database at all, but long enough to be looked at")
+        .unwrap();
     let problems = wanted(&store);
     assert_eq!((problems.len(), problems[0].class), (1, DamageClass::Sidecar));
     fs::remove_file(store.root.join("state_5.sqlite")).unwrap();
@@ -241,7 +259,10 @@ fn a_database_of_a_newer_client_is_used_as_far_as_it_is_known() {
     cut::redo(&store.state, &store.only(), None, false).unwrap();
     assert_eq!((store.files(), store.rows()), (files, rows));
 
-    store.db().execute_batch("ALTER TABLE threads DROP COLUMN name; ALTER TABLE threads DROP COLUMN model").unwrap();
+    store
+        .db()
+        .execute_batch("ALTER TABLE threads DROP COLUMN name; ALTER TABLE threads DROP COLUMN model")
+        .unwrap();
     let found = store.found();
     assert_eq!((found.sessions.len(), found.problems.len()), (1, 0), "{:?}", found.problems);
 
@@ -263,8 +284,13 @@ fn a_rollback_record_takes_back_user_messages_and_not_turns() {
     let back = |n: u64| line(None, "event_msg", json!({"type": "thread_rolled_back", "num_turns": n}));
     let store = Store::empty();
     let lines = [
-        meta(json!("legacy")), turn("a", &["one"]), turn("b", &["two"]), turn("c", &["three"]), back(1),
-        turn("d", &["four", "steer"]), back(1),
+        meta(json!("legacy")),
+        turn("a", &["one"]),
+        turn("b", &["two"]),
+        turn("c", &["three"]),
+        back(1),
+        turn("d", &["four", "steer"]),
+        back(1),
     ];
     store.rollout(THREAD, lines.concat().as_bytes());
     let session = store.only();
@@ -287,7 +313,10 @@ fn a_rollback_record_takes_back_user_messages_and_not_turns() {
     let new = cut::fork(&store.state, &session, &history, 1).unwrap();
     let forked = store.session(&new);
     let forked = store.load(&forked);
-    assert_eq!(forked.turns.iter().map(|turn| turn.prompt.as_deref().unwrap()).collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(
+        forked.turns.iter().map(|turn| turn.prompt.as_deref().unwrap()).collect::<Vec<_>>(),
+        ["one", "two"]
+    );
 }
 
 #[test]
@@ -310,9 +339,13 @@ fn sub_agents_stand_under_the_thread_that_started_them() {
     const CHILD: &str = "01a22cb1-8565-71c1-997b-00000000000c";
     let store = Store::empty();
     store.rollout(THREAD, (meta(json!("legacy")) + &turn("a", &["one"])).as_bytes());
-    let child = line(None, "session_meta", json!({"id": CHILD, "session_id": THREAD, "cwd": "/w/app",
+    let child = line(
+        None,
+        "session_meta",
+        json!({"id": CHILD, "session_id": THREAD, "cwd": "/w/app",
         "parent_thread_id": THREAD, "agent_nickname": "Scout/1",
-        "source": {"subagent": {"thread_spawn": {"parent_thread_id": THREAD, "depth": 1}}}}));
+        "source": {"subagent": {"thread_spawn": {"parent_thread_id": THREAD, "depth": 1}}}}),
+    );
     store.rollout(CHILD, (child + &turn("x", &["look"])).as_bytes());
     let session = store.only();
     let agents = agent(AgentKind::Codex).subagents(&session).unwrap();

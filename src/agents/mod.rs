@@ -5,6 +5,7 @@
 
 pub mod codex;
 pub mod kimi_cli;
+pub mod openmax;
 
 use std::any::Any;
 use std::ffi::OsString;
@@ -12,7 +13,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use crate::session::{AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer};
+use crate::session::{
+    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer,
+};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -45,6 +48,13 @@ pub trait Agent: Send + Sync {
     /// What prevents looking.
     fn found_again(&self, session: &Session) -> Result<Session> {
         Ok(session.clone())
+    }
+
+    /// Whether the store is certainly as `previous` describes it, told without reading any of its files.
+    /// `false` costs a [`Agent::discover`].
+    fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
+        let _ = (root, previous);
+        false
     }
 
     /// The one pass over a session's files: turns, offsets, sizes, damage, cut points.
@@ -128,6 +138,9 @@ pub struct Discovery {
     pub sessions: Vec<Session>,
     /// Damage of shared files (an index) and of what could not be listed.
     pub problems: Vec<Damage>,
+    /// The shared files that say which sessions there are and where they belong, relative to the root: a
+    /// change of one of them makes all of this doubtful.
+    pub indexes: Vec<PathBuf>,
     /// What the agent keeps for its next look.
     pub memory: Memory,
 }
@@ -183,5 +196,6 @@ pub fn agent(kind: AgentKind) -> &'static dyn Agent {
     match kind {
         AgentKind::KimiCli => &kimi_cli::KimiCli,
         AgentKind::Codex => &*CODEX,
+        AgentKind::OpenMax => &openmax::OpenMax,
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::stamp::Stamp;
+use super::stamp::{Stamp, file_system_is_tested};
 use super::{Catalog, Store, names};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, Place, Result, Session, SessionKey};
@@ -64,6 +65,12 @@ impl Listing {
 pub(super) struct Seen {
     /// What each store's agent found; handed back to it at the next look.
     found: Vec<Arc<Discovery>>,
+    /// Each store's shared index files.
+    indexes: Vec<(PathBuf, Option<Stamp>)>,
+    /// Before the look began.
+    at: SystemTime,
+    /// Whether stamps can be believed where the stores are.
+    tested: bool,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
     pub listing: Arc<Listing>,
 }
@@ -72,12 +79,33 @@ impl Seen {
     pub fn nothing(stores: &[Store]) -> Seen {
         Seen {
             found: stores.iter().map(|_| Arc::default()).collect(),
+            indexes: Vec::new(),
+            at: SystemTime::UNIX_EPOCH,
+            tested: false,
             by_key: HashMap::new(),
             listing: Arc::default(),
         }
     }
 
-    fn of(found: Vec<Arc<Discovery>>, stores: &[Store]) -> Seen {
+    /// Whether the shared index files are proven to be the ones that this look saw.
+    pub fn indexes_are_the_same(&self) -> bool {
+        let same = |path: &PathBuf, before: &Option<Stamp>| Stamp::of(path).is_ok_and(|now| now == *before);
+        let proven = |stamp: &Option<Stamp>| stamp.is_none_or(|stamp| stamp.vouches(self.at));
+        self.tested && self.indexes.iter().all(|(path, before)| same(path, before) && proven(before))
+    }
+
+    /// `at`: before the look began.
+    fn of(found: Vec<Arc<Discovery>>, stores: &[Store], at: SystemTime) -> Seen {
+        // Stamped after the look: one that vouches at all did not change since before it.
+        let indexes = found.iter().zip(stores).flat_map(|(found, store)| {
+            found.indexes.iter().map(|file| {
+                let path = store.root.join(file);
+                let stamp = Stamp::of(&path).ok().flatten();
+                (path, stamp)
+            })
+        });
+        let indexes = indexes.collect();
+        let tested = stores.iter().all(|store| file_system_is_tested(&store.root) || !store.root.exists());
         let mut by_key = HashMap::new();
         let mut projects: BTreeMap<PathBuf, Vec<Arc<Session>>> = BTreeMap::new();
         let mut unplaced = Vec::new();
@@ -102,7 +130,7 @@ impl Seen {
             unplaced: named(unplaced),
             problems: problems.collect(),
         };
-        Seen { by_key, listing: Arc::new(listing), found }
+        Seen { by_key, listing: Arc::new(listing), found, at, tested, indexes }
     }
 }
 
@@ -111,13 +139,44 @@ impl Catalog {
     pub(super) fn look(&self) -> Result<Arc<Seen>> {
         let _one_at_a_time = self.looking.lock();
         let previous = self.seen.read().clone();
+        let unchanged = |(store, before): (&Store, &Arc<Discovery>)| {
+            file_system_is_tested(&store.root) && store.agent.unchanged(&store.root, before)
+        };
+        // A store with very many sessions must not cost a new list at each look.
+        if !self.stores.is_empty() && self.stores.iter().zip(&previous.found).all(unchanged) {
+            return Ok(previous);
+        }
+        let at = SystemTime::now();
         let mut found = Vec::with_capacity(self.stores.len());
         for (store, before) in self.stores.iter().zip(&previous.found) {
             found.push(Arc::new(store.agent.discover(&store.root, before)?));
         }
-        let seen = Arc::new(Seen::of(found, &self.stores));
+        let seen = Arc::new(Seen::of(found, &self.stores, at));
         *self.seen.write() = seen.clone();
         Ok(seen)
+    }
+
+    /// Whether the last look still tells where sessions belong; cheap.
+    pub(super) fn last_look_holds(&self) -> bool {
+        self.seen.read().indexes_are_the_same()
+    }
+
+    /// Whether `path` is a project that has sessions now, or leads to one. Much cheaper than a listing where
+    /// it is known already.
+    ///
+    /// # Errors
+    /// As [`Catalog::listing`].
+    pub fn leads_to_project(&self, path: &Path) -> Result<bool> {
+        let known = self.last_listing();
+        let first = known.projects.range(path.to_path_buf()..).next();
+        if let Some((project, sessions)) = first
+            && project.starts_with(path)
+            && self.last_look_holds()
+            && sessions.iter().any(|listed| self.still_there(&listed.session).is_some())
+        {
+            return Ok(true);
+        }
+        Ok(self.listing()?.leads_to_project(path))
     }
 
     /// The session, if its files are still the ones of the last look, with its last activity as it is

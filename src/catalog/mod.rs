@@ -105,11 +105,16 @@ impl Catalog {
     /// As [`Catalog::listing`].
     pub fn named(&self, project: Option<&Path>, name: &str) -> Result<Option<Listed>> {
         if let Some(listed) = self.last_listing().named(project, name)
-            && let Some(session) = self.still_there(&listed.session)
+            && self.is_current(&listed.session)
         {
-            return Ok(Some(Listed { session, name: listed.name.clone() }));
+            return Ok(Some(listed.clone()));
         }
         Ok(self.listing()?.named(project, name).cloned())
+    }
+
+    /// Whether a session of the last listing is still there, and where it was; cheap.
+    pub fn is_current(&self, session: &Arc<Session>) -> bool {
+        self.last_look_holds() && self.still_there(session).is_some()
     }
 
     /// The session, as it is on disk now.
@@ -117,7 +122,9 @@ impl Catalog {
     /// # Errors
     /// [`Refusal::NotFound`] when it is gone; and as [`Catalog::listing`].
     pub fn session(&self, key: &SessionKey) -> Result<Arc<Session>> {
-        if let Some(session) = self.seen.read().by_key.get(key)
+        let seen = self.seen.read().clone();
+        if let Some(session) = seen.by_key.get(key)
+            && seen.indexes_are_the_same()
             && let Some(session) = self.still_there(session)
         {
             return Ok(session);
@@ -147,7 +154,16 @@ impl Catalog {
     /// # Errors
     /// [`Refusal::Changed`] when the file is shorter than the view saw.
     pub fn span(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
-        transcript::read_range(&view.session.key.root, &turn.file, turn.span.clone())
+        let mut bytes = Vec::new();
+        for (file, span) in turn.ranges() {
+            let piece = transcript::read_range(&view.session.key.root, file, span)?;
+            if bytes.is_empty() {
+                bytes = piece;
+            } else {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        Ok(bytes)
     }
 
     /// The sub-agent sessions of a session.

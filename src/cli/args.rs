@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
@@ -40,6 +41,7 @@ pub enum Command {
     Redo(RedoArgs),
     Fork(ForkArgs),
     Check(CheckArgs),
+    Prune(PruneArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -52,7 +54,7 @@ pub struct StoreArgs {
     /// Look for this agent's sessions in DIR instead of its usual place; repeatable
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
-    /// Only these agents, separated by commas [known: kimi-cli]
+    /// Only these agents, separated by commas [known: kimi-cli, openmax]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     agents: Vec<AgentKind>,
 }
@@ -282,6 +284,47 @@ pub struct CheckArgs {
     pub stores: StoreArgs,
 }
 
+/// Delete what old undos removed, so that it can no longer be read or redone
+///
+/// Also what undos of sessions removed that their agent has deleted since, whatever its age. Nothing else
+/// ever deletes it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs prune --dry-run             what would go
+  turnfs prune --older-than 30d")]
+pub struct PruneArgs {
+    /// How old: a number and a unit (s, min, h, d, w)
+    #[arg(long, value_name = "AGE", default_value = "90d")]
+    pub older_than: Age,
+    /// Delete nothing; show what would go
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// A span of time, as `90d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age(pub Duration);
+
+impl FromStr for Age {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Age, String> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let seconds: u64 = match unit.trim() {
+            "s" => 1,
+            "min" => 60,
+            "h" => 3_600,
+            "d" => 86_400,
+            "w" => 604_800,
+            _ => return Err("write a number and a unit, for example 90d".into()),
+        };
+        let number: u64 = number.parse().map_err(|_| "write a number and a unit, for example 90d")?;
+        number.checked_mul(seconds).map(|seconds| Age(Duration::from_secs(seconds))).ok_or("too old".into())
+    }
+}
+
 /// Say what is wrong on this machine, and the command that mends it
 ///
 /// Exit code 0 if a mount is possible, else 1.
@@ -356,6 +399,26 @@ mod tests {
         ];
         for (text, expected) in table {
             assert_eq!(text.parse::<Number>().ok(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ages_have_a_unit() {
+        let age = |text: &str| text.parse::<Age>().ok().map(|age| age.0.as_secs());
+        let table = [
+            ("90d", Some(7_776_000)),
+            ("0s", Some(0)),
+            ("5min", Some(300)),
+            ("2 h", Some(7_200)),
+            ("1w", Some(604_800)),
+            ("90", None),
+            ("d", None),
+            ("-1d", None),
+            ("1y", None),
+            ("18446744073709551615w", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(age(text), expected, "{text}");
         }
     }
 

@@ -13,6 +13,7 @@ mod ls;
 mod man;
 mod mount;
 mod output;
+mod prune;
 mod redo;
 mod selection;
 mod session_arg;
@@ -72,6 +73,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
         Command::Redo(args) => redo::run(args, out),
         Command::Fork(args) => fork::run(args, out),
         Command::Check(args) => check::run(args, out),
+        Command::Prune(args) => prune::run(args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Completions(args) => completions::run(args, out),
         Command::Man(args) => man::run(args, out),

@@ -38,7 +38,8 @@ pub fn find(catalog: &Catalog, text: &str) -> Result<Meant, Failure> {
 fn by_path(catalog: &Catalog, path: &Path) -> Result<Meant, Failure> {
     let shown = || path.display().to_string();
     // Resolving follows `latest` and the names by full id; the mount itself answers.
-    let resolved = as_given(Some(path))?.canonicalize().map_err(|error| Refusal::io("find", path, error))?;
+    let resolved =
+        as_given(Some(path))?.canonicalize().map_err(|error| Refusal::io("cannot find", path, error))?;
     let inside = inside_mount(&resolved).ok_or_else(|| Failure::NotInAMount { path: shown() })?;
     match split(&*catalog.listing()?, &inside) {
         Some(meant) => Ok(meant),

@@ -102,5 +102,10 @@ fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
 
 /// A number of turns in words.
 pub fn turns(count: u32) -> String {
-    if count == 1 { "1 turn".into() } else { format!("{count} turns") }
+    counted(count as usize, "turn")
+}
+
+/// A number of things in words.
+pub fn counted(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

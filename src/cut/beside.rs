@@ -51,11 +51,13 @@ impl Fork<'_> {
             owner: Owner::this_process(),
             turns_before: 0,
             turns_after: self.plan.promise.turns,
+            grew: false,
             changes: Vec::new(),
             new_dir: None,
             new_files: files.iter().map(|(file, _)| NewFile { file: file.to_path_buf() }).collect(),
             entry: entry::resolve(self.agent, self.store, self.plan)?,
             row: row::of(self.plan),
+            spread: false,
             locks: StoreLock::of(&self.plan.locks),
             leaves: Vec::new(),
         };
@@ -84,7 +86,8 @@ impl Fork<'_> {
             written.push((file, len, hash));
         }
         // Before any file is where a client looks, and after the long part: others wait for this lock.
-        let row = record.row.as_ref().map(|change| row::Held::take(self.store, change, Way::Undo)).transpose()?;
+        let row =
+            record.row.as_ref().map(|change| row::Held::take(self.store, change, Way::Undo)).transpose()?;
         for (file, ..) in &written {
             self.store.rename(&beside(file), file, false)?;
         }
@@ -105,8 +108,14 @@ impl Fork<'_> {
         };
         let kept = self.seen.turns.get(..promise.turns as usize).unwrap_or(&self.seen.turns);
         let rebuilt = is_rebuilt(self.plan);
-        let expected = Expected { turns: kept, count: promise.turns, same_ends: false, rebuilt };
-        verify::turns(&self.agent.load(&new)?, &expected, true)?;
+        let expected = Expected {
+            transcript: &promise.transcript,
+            turns: kept,
+            count: Some(promise.turns),
+            same_ends: false,
+            rebuilt,
+        };
+        verify::turns(&self.agent.load(&new)?, &expected)?;
         if let Some(change) = &record.entry {
             entry::apply(self.agent, self.store, change, Way::Undo)?;
         }

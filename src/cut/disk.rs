@@ -228,7 +228,8 @@ impl Tree {
 
     /// Makes the directories above `relative` that are not there, durable; 0700 whatever the umask.
     pub fn ensure_parents(&self, relative: &Path) -> Result<()> {
-        let above: Vec<&Path> = relative.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
+        let above: Vec<&Path> =
+            relative.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
         for dir in above.into_iter().rev() {
             if self.ensure_dir(dir)? {
                 self.sync_parent(dir)?;
@@ -436,14 +437,21 @@ impl Open {
         Ok(())
     }
 
-    /// Gives the file an owner and a mode; an owner that it already has costs nothing.
+    /// Gives the file an owner and a mode; an owner that it already has costs nothing. A group that this
+    /// user may not give away is left out, and with it what the mode would give to the user's own group.
     pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
         let set = || -> io::Result<()> {
             let now = rustix::fs::fstat(&self.file)?;
+            let mut mode = mode & 0o7777;
             if (now.st_uid, now.st_gid) != (uid, gid) {
-                std::os::unix::fs::fchown(&self.file, Some(uid), Some(gid))?;
+                match std::os::unix::fs::fchown(&self.file, Some(uid), Some(gid)) {
+                    Err(error) if now.st_uid == uid && error.kind() == io::ErrorKind::PermissionDenied => {
+                        mode &= !0o070;
+                    }
+                    changed => changed?,
+                }
             }
-            Ok(rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o7777))?)
+            Ok(rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?)
         };
         set().map_err(|e| self.error("setting the mode of", e))
     }

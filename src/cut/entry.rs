@@ -126,7 +126,9 @@ fn same(form: &dyn SharedIndex, one: Option<&Entry>, other: Option<&Entry>) -> b
 }
 
 fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
-    store.slurp(index)?.ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
+    store
+        .slurp(index)?
+        .ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
 }
 
 /// A new index beside, fsynced, renamed over the old one, with its owner and mode.

@@ -22,7 +22,7 @@ use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
 use crate::session::{
-    Content, FileHash, History, Lock, Plan, Refusal, Result, Session, SessionKey, Step, Writer,
+    Content, FileHash, History, Lock, Plan, Refusal, Result, Session, SessionKey, Step, Turn, Writer,
 };
 
 /// Time between two looks at a file that somebody may be writing.
@@ -45,6 +45,7 @@ pub(super) fn undo(
     if !force {
         look_for_writer(agent, &store, session, seen, &asked)?;
     }
+    let turns = if force { turns_now(agent, &store, session, seen) } else { seen.turns.clone() };
     let hands = take_hands(agent, &store, &plan.locks, force, &asked)?;
     let growth = if force { Growth::Accepted } else { Growth::Refused };
     let mut ground = Ground::check(&store, &hands, &plan, growth)?;
@@ -55,7 +56,7 @@ pub(super) fn undo(
     let held = row.as_ref().map(|change| row::Held::take(&store, change, Way::Undo)).transpose()?;
 
     let number = locked.next_number()?;
-    let before = seen.turns.len() as u32;
+    let before = turns.len() as u32;
     let changes: Vec<_> = resolved.iter().map(|resolved| resolved.change.clone()).collect();
     let record = Record {
         version: VERSION,
@@ -65,12 +66,14 @@ pub(super) fn undo(
         owner: Owner::this_process(),
         turns_before: before,
         turns_after: plan.promise.turns,
+        grew: ground.grew(&plan),
         leaves: ground.left_by(&changes),
         changes,
         new_dir: None,
         new_files: Vec::new(),
         entry,
         row: row.clone(),
+        spread: plan.promise.transcript.as_os_str().is_empty(),
         locks: StoreLock::of(&plan.locks),
     };
     let back_up = || -> Result<Tree> {
@@ -78,9 +81,9 @@ pub(super) fn undo(
         for (index, resolved) in resolved.iter().enumerate() {
             resolved.back_up(index, &store, &hands, &dir)?;
         }
-        let turns = json(&Turns::of(seen.turns.get(plan.promise.turns as usize..).unwrap_or(&[])))?;
+        let removed = json(&Turns::of(turns.get(plan.promise.turns as usize..).unwrap_or(&[])))?;
         let file = dir.create(Path::new("turns.json"))?;
-        file.write_all(&turns, 0)?;
+        file.write_all(&removed, 0)?;
         file.sync()?;
         undone::sync_dir(&locked, number)?;
         locked.write_journal(&record)?;
@@ -95,7 +98,13 @@ pub(super) fn undo(
     let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
         let rebuilt = is_rebuilt(&plan);
-        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false, rebuilt };
+        let expected = Expected {
+            transcript: &plan.promise.transcript,
+            turns: kept,
+            count: Some(plan.promise.turns),
+            same_ends: false,
+            rebuilt,
+        };
         cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
     })?;
     let commit = || {
@@ -161,7 +170,15 @@ pub(super) fn redo(
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
     let _store_locks = cut.run(hands, held, || {
-        let expected = Expected { turns: &turns, count: undo.turns_before, same_ends: true, rebuilt: false };
+        // An undo removes at least one turn.
+        let transcript = turns.first().filter(|_| !undo.spread).map_or(Path::new(""), |turn| &turn.file);
+        let expected = Expected {
+            transcript,
+            turns: &turns,
+            count: (!undo.grew).then_some(undo.turns_before),
+            same_ends: !undo.grew,
+            rebuilt: false,
+        };
         cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
     })?;
     let done = undone_dir(number).join("redone.json");
@@ -193,7 +210,8 @@ pub(super) fn fork(
     let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
     let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
         let row_touched = false.into();
-        let fork = super::beside::Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, row_touched };
+        let (store, locked, plan) = (&store, &locked, &plan);
+        let fork = super::beside::Fork { agent, store, locked, session, seen, plan, row_touched };
         return fork.run(&hands, &mut ground);
     };
     if store.stat(dir)?.is_some() {
@@ -207,11 +225,13 @@ pub(super) fn fork(
         owner: Owner::this_process(),
         turns_before: 0,
         turns_after: plan.promise.turns,
+        grew: false,
         changes: Vec::new(),
         new_dir: Some(NewDir { dir: dir.clone(), staging: staging.clone() }),
         new_files: Vec::new(),
         entry: None,
         row: None,
+        spread: false,
         locks: StoreLock::of(&plan.locks),
         leaves: Vec::new(),
     };
@@ -254,8 +274,14 @@ pub(super) fn fork(
         };
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
         let rebuilt = is_rebuilt(&plan);
-        let expected = Expected { turns: kept, count: plan.promise.turns, same_ends: false, rebuilt };
-        verify::turns(&agent.load(&new)?, &expected, true)?;
+        let expected = Expected {
+            transcript: &plan.promise.transcript,
+            turns: kept,
+            count: Some(plan.promise.turns),
+            same_ends: false,
+            rebuilt,
+        };
+        verify::turns(&agent.load(&new)?, &expected)?;
         Ok(written)
     };
     let commit = || {
@@ -266,6 +292,21 @@ pub(super) fn fork(
         return Err(withdraw(&store, &locked, dir, staging, refusal));
     }
     Ok(plan.promise.id.clone())
+}
+
+/// The turns that a forced undo removes or keeps: with those that were written since the session was
+/// seen, if it reads well now.
+fn turns_now(agent: &dyn Agent, store: &Tree, session: &Session, seen: &History) -> Vec<Turn> {
+    let grew = seen.files.iter().any(|view| {
+        let now = store.stat(&view.file).ok().flatten().map(|facts| facts.st_size as u64);
+        now > view.len
+    });
+    let fresh = if grew { agent.load(session).ok().filter(|fresh| fresh.readable().is_ok()) } else { None };
+    let starts = |turns: &[Turn]| turns.iter().map(|turn| turn.span.start).collect::<Vec<_>>();
+    match fresh {
+        Some(fresh) if starts(&fresh.turns).starts_with(&starts(&seen.turns)) => fresh.turns,
+        _ => seen.turns.clone(),
+    }
 }
 
 /// Takes a fork that failed out of the store again.
@@ -416,7 +457,7 @@ impl Cut<'_> {
         if grown {
             return Ok(());
         }
-        verify::turns(&history?, expected, false)
+        verify::turns(&history?, expected)
     }
 }
 
@@ -518,7 +559,9 @@ fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
 /// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
 pub(super) fn is_rebuilt(plan: &Plan) -> bool {
     plan.steps.iter().any(|step| match step {
-        Step::Overwrite { content, .. } | Step::Replace { content, .. } | Step::CreateFile { content, .. } => {
+        Step::Overwrite { content, .. }
+        | Step::Replace { content, .. }
+        | Step::CreateFile { content, .. } => {
             matches!(content, Content::Parts(_))
         }
         _ => false,

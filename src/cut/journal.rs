@@ -35,6 +35,10 @@ pub(super) struct Record {
     pub owner: Owner,
     pub turns_before: u32,
     pub turns_after: u32,
+    /// A forced undo also removed what was written after the session was read, so its turns are not
+    /// known for certain; its bytes are.
+    #[serde(default)]
+    pub grew: bool,
     /// For undo and redo, as the undo made them; a redo reads them backwards.
     pub changes: Vec<Change>,
     /// For a fork.
@@ -48,6 +52,9 @@ pub(super) struct Record {
     /// The session's row in a database of its store.
     #[serde(default)]
     pub row: Option<RowChange>,
+    /// The session's turns lie in several files.
+    #[serde(default)]
+    pub spread: bool,
     /// The store's own locks, in their order; whoever takes the cut back needs them too.
     #[serde(default)]
     pub locks: Vec<StoreLock>,

@@ -97,14 +97,13 @@ fn open_or_create(store: &Tree, file: &Path) -> Result<Open> {
         Some(open) => Ok(open),
         None => match store.create(file) {
             // Somebody made it in this moment.
-            Err(Refusal::Io { errno: rustix::io::Errno::EXIST, .. }) => store
-                .write(file)?
-                .ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() }),
+            Err(Refusal::Io { errno: rustix::io::Errno::EXIST, .. }) => {
+                store.write(file)?.ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() })
+            }
             other => other,
         },
     }
 }
-
 
 #[derive(Debug)]
 struct Hold {

@@ -7,8 +7,8 @@ use super::disk::{Open, Tree, mtime};
 use super::journal::{Change, How, Image, Seen};
 use super::lease::Hands;
 use super::scan::{Scan, empty_hash, scan_file};
-use crate::transcript;
 use crate::session::{Content, FileHash, FileView, Part, Plan, Refusal, Result, Step};
+use crate::transcript;
 
 /// The files that a plan was made from, as they are under the locks.
 pub(super) struct Ground {
@@ -49,6 +49,14 @@ impl Ground {
             scans.push((view.file.clone(), scan));
         }
         Ok(Ground { scans })
+    }
+
+    /// Whether anything was written behind what the plan saw.
+    pub fn grew(&self, plan: &Plan) -> bool {
+        plan.based_on.iter().any(|view| {
+            let scan = self.scans.iter().find(|(file, _)| *file == view.file);
+            scan.is_some_and(|(_, scan)| scan.as_ref().map(|scan| scan.len) > view.len)
+        })
     }
 
     /// The scan of a file; one that the plan did not name is read now.
@@ -134,10 +142,9 @@ impl Ground {
                 };
                 return Ok(Some(Resolved { change, tail: Tail::Nothing }));
             }
-            Step::CreateDir { .. }
-            | Step::CreateFile { .. }
-            | Step::EditEntry { .. }
-            | Step::EditRow(_) => return Ok(None),
+            Step::CreateDir { .. } | Step::CreateFile { .. } | Step::EditEntry { .. } | Step::EditRow(_) => {
+                return Ok(None);
+            }
             Step::Overwrite { file, content } | Step::Replace { file, content } => (file, content),
         };
         let (before, fresh) = self.image(store, hands, plan, file)?;
@@ -330,7 +337,7 @@ fn each_part(
             Some(open) => open,
             None => {
                 if last.as_ref().is_none_or(|(file, _)| *file != *piece.file) {
-last = Some((piece.file.to_path_buf(), plain(store, &piece.file)?));
+                    last = Some((piece.file.to_path_buf(), plain(store, &piece.file)?));
                 }
                 let Some((_, open)) = &last else { return Err(gone(&piece.file)) };
                 open
@@ -365,10 +372,7 @@ fn marks(plan: &Plan, file: &Path) -> Vec<u64> {
             Step::Overwrite { content: new, .. } | Step::Replace { content: new, .. } => content(new),
             Step::CreateDir { files, .. } => files.iter().for_each(|(_, new)| content(new)),
             Step::CreateFile { content: new, .. } => content(new),
-            Step::KeepPrefix { .. }
-            | Step::MoveAside { .. }
-            | Step::EditEntry { .. }
-            | Step::EditRow(_) => {}
+            Step::KeepPrefix { .. } | Step::MoveAside { .. } | Step::EditEntry { .. } | Step::EditRow(_) => {}
         }
     }
     for step in &plan.steps {

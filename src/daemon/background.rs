@@ -54,7 +54,7 @@ pub fn start(args: &[OsString], state: &Path, mountpoint: &Path) -> Result<Start
         });
     }
     let mut child =
-        command.spawn().map_err(|error| Failure::io("start", Path::new("/proc/self/exe"), error))?;
+        command.spawn().map_err(|error| Failure::io("cannot start", Path::new("/proc/self/exe"), error))?;
     let log = log_file(state);
     let word = first_line(&mut child, READY_LIMIT);
     match word {

@@ -28,7 +28,7 @@ impl Claim {
     pub fn take(state: &Path, mount_point: &Path) -> Result<Option<Claim>, Failure> {
         let path = lock_file(state, mount_point);
         let dir = path.parent().unwrap_or(state);
-        let failed = |error| Failure::io("write", &path, error);
+        let failed = |error| Failure::io("cannot write", &path, error);
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         loop {
             let file = OpenOptions::new()
@@ -49,7 +49,7 @@ impl Claim {
                 continue;
             }
             let claim = Claim { file, path };
-            claim.sign(mount_point).map_err(|error| Failure::io("write", &claim.path, error))?;
+            claim.sign(mount_point).map_err(|error| Failure::io("cannot write", &claim.path, error))?;
             return Ok(Some(claim));
         }
     }

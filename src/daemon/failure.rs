@@ -37,6 +37,10 @@ pub enum Failure {
     )]
     NoDevice,
     #[error(
+        "/dev/fuse is not open to this user; `sudo chmod 666 /dev/fuse` opens it. `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount"
+    )]
+    DeviceClosed,
+    #[error(
         "fusermount3 is not installed; it is in the package fuse3 (`sudo apt install fuse3`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount"
     )]
     NoFusermount,

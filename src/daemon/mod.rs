@@ -12,6 +12,8 @@ mod mountpoint;
 mod news;
 mod readiness;
 
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -41,6 +43,13 @@ const CLAIM_LIMIT: Duration = Duration::from_secs(4);
 /// How long the session is waited for after its mount was taken away.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a command that is being carried out may take to end; what is left undone then is put right
+/// from its journal at the next start.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the answer of a finished command may take to reach the kernel.
+const ANSWER_LIMIT: Duration = Duration::from_millis(100);
+
 /// How long `turnfs umount` waits for the daemon to be gone.
 const UMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -64,7 +73,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     check_prerequisites(&request)?;
     let path = resolve(&request.mountpoint)?;
     let project = request.project.as_deref().map(std::path::absolute).transpose();
-    let project = project.map_err(|error| Failure::io("find", Path::new("."), error))?;
+    let project = project.map_err(|error| Failure::io("cannot find", Path::new("."), error))?;
     let state = StateDir::of(env)?;
     let catalog = Arc::new(Catalog::new(env, &request.stores));
     check_stores(&catalog)?;
@@ -83,13 +92,14 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     };
     report.start_log(state.path())?;
     // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
-    rustix::process::chdir("/").map_err(|errno| Failure::io("enter", Path::new("/"), errno.into()))?;
+    rustix::process::chdir("/").map_err(|errno| Failure::io("cannot enter", Path::new("/"), errno.into()))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     for sentence in cut::recover(&state)? {
         log::warn!("{sentence}");
     }
     let (sender, news) = std::sync::mpsc::channel();
-    news::watch_signals(sender.clone()).map_err(|error| Failure::io("catch signals in", &path, error))?;
+    news::watch_signals(sender.clone())
+        .map_err(|error| Failure::io("cannot catch signals in", &path, error))?;
 
     let options = Options {
         project,
@@ -99,7 +109,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     };
     let fs = Arc::new(Fs::new(catalog, state, options));
     let how = MountOptions { allow_other: request.allow_other, read_only: request.read_only };
-    let mounted = fuse::mount(fs, spot.path(), how)
+    let mounted = fuse::mount(fs.clone(), spot.path(), how)
         .map_err(|error| Failure::Mount { path: path.clone(), why: error.to_string().trim().into() })?;
     let (major, minor) = mounted.mounted_device();
     let device = Device { major, minor };
@@ -113,7 +123,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
         }
     }
     log::info!("mounted at {} (device {device})", path.display());
-    wait_for_the_end(&news, &path, device);
+    wait_for_the_end(&news, &path, device, &fs);
     readiness::notify_systemd("STOPPING=1");
     drop(spot);
     drop(claim);
@@ -122,8 +132,8 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
 }
 
 /// Waits for a reason to end, and then for the end: at most for [`END_LIMIT`], because a program that
-/// keeps a file open must not keep the daemon.
-fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device) {
+/// keeps a file open must not keep the daemon. A command that is being carried out may take longer.
+fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device, fs: &Fs) {
     match news.recv() {
         Ok(News::SessionEnded) | Err(_) => return,
         Ok(News::MountGone) => log::info!("{} was unmounted", path.display()),
@@ -143,6 +153,11 @@ fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device) {
         }
     }
     log::warn!("a program still has files of {} open; ending all the same", path.display());
+    if !fs.finish_commands(COMMAND_LIMIT) {
+        log::error!("a command is still being carried out; the next start will put it right");
+    }
+    // Its answer is on the way.
+    let _ = news.recv_timeout(ANSWER_LIMIT);
 }
 
 /// Takes away the turnfs mount at `path`, alive or dead, and waits until its daemon has gone.
@@ -151,8 +166,8 @@ fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device) {
 /// When there is no turnfs mount, or it cannot be taken away.
 pub fn umount(state: Option<&Path>, path: &Path) -> Result<Detached, Failure> {
     let path = resolve(path)?;
-    let mounts =
-        mountinfo::read().map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
+    let mounts = mountinfo::read()
+        .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
     let Some(top) = mountinfo::top_at(&mounts, &path) else {
         return Err(Failure::NotMounted { path });
     };
@@ -191,8 +206,11 @@ fn claim(state: &Path, path: &Path) -> Result<Option<Claim>, Failure> {
 }
 
 fn check_prerequisites(request: &Request) -> Result<(), Failure> {
-    if !Path::new("/dev/fuse").exists() {
-        return Err(Failure::NoDevice);
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Failure::NoDevice),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(Failure::DeviceClosed),
+        // Anything else: mounting will tell.
+        Ok(_) | Err(_) => {}
     }
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -224,8 +242,8 @@ fn check_stores(catalog: &Catalog) -> Result<(), Failure> {
     for store in catalog.stores() {
         match std::fs::read_dir(&store.root) {
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Refusal::io("read", &store.root, error).into()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Refusal::io("cannot read", &store.root, error).into()),
         }
     }
     Ok(())

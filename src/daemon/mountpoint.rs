@@ -55,7 +55,7 @@ impl MountPoint {
     /// Why nothing can be mounted there. Nothing was made then.
     pub fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
         let mounts = mountinfo::read()
-            .map_err(|error| Failure::io("read", Path::new("/proc/self/mountinfo"), error))?;
+            .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
         if let Some(top) = mountinfo::top_at(&mounts, path) {
             match state_of(top)? {
                 Answer::Alive => return Ok(Spot::AlreadyMounted),
@@ -101,12 +101,12 @@ fn make_or_check(path: &Path) -> Result<bool, Failure> {
         Ok(meta) if !meta.is_dir() => return Err(Failure::NotADirectory { path: path.into() }),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().mode(0o700).create(path).map_err(failed("make"))?;
+            DirBuilder::new().mode(0o700).create(path).map_err(failed("cannot make"))?;
             return Ok(true);
         }
-        Err(error) => return Err(failed("look at")(error)),
+        Err(error) => return Err(failed("cannot look at")(error)),
     }
-    match std::fs::read_dir(path).map_err(failed("read"))?.next() {
+    match std::fs::read_dir(path).map_err(failed("cannot read"))?.next() {
         None => Ok(false),
         Some(_) => Err(Failure::NotEmpty { path: path.into() }),
     }
@@ -157,14 +157,14 @@ pub fn resolve(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn resolve_links(path: &Path, links_left: u32) -> Result<PathBuf, Failure> {
-    let absolute = std::path::absolute(path).map_err(|error| Failure::io("find", path, error))?;
+    let absolute = std::path::absolute(path).map_err(|error| Failure::io("cannot find", path, error))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         // The root, or a name that ends with `..`.
-        return absolute.canonicalize().map_err(|error| Failure::io("find", &absolute, error));
+        return absolute.canonicalize().map_err(|error| Failure::io("cannot find", &absolute, error));
     };
     let parent = parent.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::NoParent { parent: parent.into() },
-        _ => Failure::io("find", parent, error),
+        _ => Failure::io("cannot find", parent, error),
     })?;
     let resolved = parent.join(name);
     match std::fs::read_link(&resolved) {
@@ -203,7 +203,7 @@ mod tests {
         assert!(refusal(&store, &stores).contains("inside the store"));
         assert!(refusal(&base, &stores).contains("would be hidden"));
         assert!(refusal(&base, &[]).contains("is not empty"));
-        assert!(refusal(&base.join("file/x"), &[]).contains("look at"));
+        assert!(refusal(&base.join("file/x"), &[]).contains("cannot look at"));
         assert!(refusal(Path::new("/proc"), &[]).contains("another file system (proc)"));
         assert!(matches!(MountPoint::prepare(&base.join("empty"), &stores).unwrap(), Spot::Free(_)));
         assert!(base.join("empty").exists(), "a directory that was there stays");

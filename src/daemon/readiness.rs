@@ -37,7 +37,7 @@ impl Report {
     pub(super) fn start_log(&self, state: &Path) -> Result<(), Failure> {
         if let Report::Starter = self {
             let path = log_file(state);
-            open_log(&path).map_err(|error| Failure::io("write", &path, error))?;
+            open_log(&path).map_err(|error| Failure::io("cannot write", &path, error))?;
         }
         Ok(())
     }

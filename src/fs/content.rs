@@ -8,9 +8,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use rustix::fs::{Mode, OFlags};
-
 use super::Fs;
 use super::inside::{find, head, raw_files, salvaged, tail, turn};
 use super::node::{Dot, Node, Part, SessionRef};
@@ -19,7 +16,9 @@ use crate::agents;
 use crate::catalog::View;
 use crate::cut;
 use crate::render;
-use crate::session::{Refusal, Result, Session, Turn};
+use crate::session::{AgentKind, Refusal, Result, Session, Turn};
+use crate::transcript::metrics::{self, ReadKind};
+use crate::transcript::{EntryKind, Stat, StoreDir};
 
 /// How often a text is made again because the session changed meanwhile.
 const ATTEMPTS: u32 = 4;
@@ -118,19 +117,18 @@ fn rendered(session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
 pub(super) struct RawFile {
     file: File,
     path: PathBuf,
-    /// Bytes.
-    pub len: u64,
-    pub modified: Timestamp,
-    /// Device and inode: which file this is.
-    pub identity: (u64, u64),
+    agent: AgentKind,
+    kind: ReadKind,
+    pub stat: Stat,
 }
 
 impl RawFile {
-    /// The bytes from `offset` on, at most `size`.
+    /// At most `size` bytes from `offset` on.
     pub fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; size];
+        let rest = self.stat.len.saturating_sub(offset);
+        let mut bytes = vec![0; size.min(usize::try_from(rest).unwrap_or(usize::MAX))];
         let mut filled = 0;
-        while filled < size {
+        while filled < bytes.len() {
             match self.file.read_at(&mut bytes[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
@@ -139,35 +137,32 @@ impl RawFile {
             }
         }
         bytes.truncate(filled);
+        metrics::count_bytes(self.agent, self.kind, filled as u64);
         Ok(bytes)
+    }
+}
+
+/// What the file named `name` in `raw/` of the session is; not opened.
+pub(super) fn raw_stat(session: &Session, name: &OsStr) -> Result<Stat> {
+    let (store, file) = raw_place(session, name)?;
+    match store.stat(&file)? {
+        Some(stat) if stat.kind == EntryKind::File => Ok(stat),
+        _ => Err(absent(name)),
     }
 }
 
 /// Opens the file named `name` in `raw/` of the session.
 pub(super) fn open_raw(session: &Session, name: &OsStr) -> Result<RawFile> {
-    let files = raw_files(session);
-    let Some((_, file)) = files.into_iter().find(|(known, _)| known == name) else {
-        return Err(absent(name));
-    };
-    let path = session.key.root.join(file);
-    // NONBLOCK: what lies there may be a pipe by now.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(match rustix::fs::open(&path, flags, Mode::empty()) {
-        Ok(file) => file,
-        Err(rustix::io::Errno::NOENT) => return Err(absent(name)),
-        Err(errno) => return Err(Refusal::Io { action: "cannot open", path, errno }),
-    });
-    let found = file.metadata().map_err(|error| Refusal::io("cannot look at", &path, error))?;
-    if !found.is_file() {
-        return Err(absent(name));
-    }
-    use std::os::unix::fs::MetadataExt;
-    let modified = found.modified().ok().and_then(|time| Timestamp::try_from(time).ok());
-    Ok(RawFile {
-        len: found.len(),
-        modified: modified.unwrap_or(session.updated),
-        identity: (found.dev(), found.ino()),
-        file,
-        path,
-    })
+    let (store, file) = raw_place(session, name)?;
+    let path = store.path().join(&file);
+    let kind = if session.files.contains(&file) { ReadKind::Transcript } else { ReadKind::Sidecar };
+    let file = store.file(&file)?.ok_or_else(|| absent(name))?;
+    let stat = Stat::of(&file).map_err(|error| Refusal::io("cannot look at", &path, error))?;
+    Ok(RawFile { file, path, agent: session.key.agent, kind, stat })
+}
+
+fn raw_place(session: &Session, name: &OsStr) -> Result<(StoreDir, PathBuf)> {
+    let known = raw_files(session).into_iter().find(|(known, _)| known == name);
+    let (_, file) = known.ok_or_else(|| absent(name))?;
+    Ok((StoreDir::open(&session.key.root)?.ok_or_else(|| absent(name))?, file))
 }

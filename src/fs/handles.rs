@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::control::ControlHandle;
 use super::inodes::{Inodes, Told};
 use super::node::{Node, SessionRef};
+use crate::transcript::Stat;
 
 /// All open files and directories, by handle number.
 #[derive(Default)]
@@ -32,7 +33,7 @@ pub(super) enum Shows {
     Raw {
         session: Arc<SessionRef>,
         name: OsString,
-        identity: (u64, u64),
+        stat: Stat,
     },
     Control(ControlHandle),
 }

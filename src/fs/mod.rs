@@ -17,6 +17,9 @@ mod status;
 mod text;
 mod tree;
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 
 use crate::catalog::{Catalog, View};
 use crate::cut::StateDir;
@@ -104,6 +108,8 @@ pub struct Fs {
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
+    /// Held shared while a write is carried out.
+    commands: RwLock<()>,
 }
 
 impl Fs {
@@ -117,6 +123,7 @@ impl Fs {
             memory: memory::Memory::default(),
             started: Timestamp::now(),
             summary_size: AtomicU64::new(0),
+            commands: RwLock::new(()),
             catalog,
             state,
             options,
@@ -163,14 +170,15 @@ impl Fs {
         Ok(self.attr(ino, &node, facts))
     }
 
-    /// Changes of attributes: a control file may be truncated to nothing, which does nothing.
+    /// Changes of attributes: a control file may be truncated to nothing and touched, which does nothing.
     ///
     /// # Errors
-    /// [`Fs::refusal`] for everything else.
+    /// [`Fs::refusal`] for everything else (`anything_else`: mode, owner, flags).
     pub fn setattr(&self, ino: u64, size: Option<u64>, anything_else: bool) -> Result<Attr> {
         let node = self.node(ino)?;
         let is_control = matches!(node, Node::Session(_, Part::Control(_)));
-        if is_control && size == Some(0) && !anything_else && !self.options.read_only {
+        let harmless = size.is_none_or(|size| size == 0) && !anything_else;
+        if is_control && harmless && !self.options.read_only {
             return self.getattr(ino, None);
         }
         Err(self.refusal())
@@ -280,8 +288,8 @@ impl Fs {
         if let Node::Session(session, Part::RawFile(name)) = &node {
             let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
             let told = self.inodes.told(ino, |told| told.size).flatten();
-            let cache = if told == Some(found.len) { Cache::Fresh } else { Cache::Direct };
-            let shows = Shows::Raw { session: session.clone(), name: name.clone(), identity: found.identity };
+            let cache = if told == Some(found.stat.len) { Cache::Fresh } else { Cache::Direct };
+            let shows = Shows::Raw { session: session.clone(), name: name.clone(), stat: found.stat };
             return Ok(opened(shows, cache));
         }
         let text = self.text(&node)?;
@@ -310,9 +318,9 @@ impl Fs {
                 let text = open.text.lock().clone();
                 Ok(with(part_of(&text, offset, size)))
             }
-            Shows::Raw { session, name, identity } => {
+            Shows::Raw { session, name, stat } => {
                 let file = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
-                if file.identity != *identity {
+                if !file.stat.same_file(stat) {
                     return Err(Refusal::Changed { what: "this file".into() });
                 }
                 Ok(with(&file.read(offset, size)?))
@@ -327,9 +335,23 @@ impl Fs {
     /// # Errors
     /// Why it is refused; nothing was done then.
     pub fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _running = self.commands.read();
         match &self.handle(handle)?.shows {
             Shows::Control(control) => control.write(self, offset, bytes),
             _ => Err(self.refusal()),
+        }
+    }
+
+    /// Waits until no command is being carried out, and lets none begin after that; whether that came true
+    /// within `limit`. For the end of a mount.
+    pub fn finish_commands(&self, limit: Duration) -> bool {
+        match self.commands.try_write_for(limit) {
+            Some(none_running) => {
+                // For good: a command that began now would be cut off by our end.
+                std::mem::forget(none_running);
+                true
+            }
+            None => false,
         }
     }
 

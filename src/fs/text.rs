@@ -100,6 +100,9 @@ impl Status<'_> {
         let id = &self.session.id;
         let turns = history.sound_turns;
         match history.state {
+            State::Damaged if turns == 0 => {
+                lines.put("help", "repair that line; no turn ends before it, raw/ has the files as they are");
+            }
             State::Damaged => lines.put(
                 "help",
                 &format!(
@@ -142,34 +145,20 @@ pub(super) fn running<'h>(history: &'h History, writer: Option<&Writer>) -> Opti
 }
 
 fn worst_boundary(history: &History) -> Confidence {
-    history.cuts.iter().filter_map(confidence).max().unwrap_or(Confidence::Exact)
-}
-
-/// How sure a boundary is, also where that is why the cut is refused.
-fn confidence(cut: &Result<CutPoint, Refusal>) -> Option<Confidence> {
-    match cut {
-        Ok(point) => Some(point.confidence),
-        Err(Refusal::Ambiguous { .. }) => Some(Confidence::Ambiguous),
-        Err(Refusal::Lost { .. }) => Some(Confidence::Lost),
-        Err(_) => None,
-    }
+    let boundaries = (0..history.cuts.len() as u32).map(|n| history.boundary(n));
+    boundaries.max().unwrap_or(Confidence::Exact)
 }
 
 /// `cat undo`: what each cut would do.
 pub(super) fn undo_plan(session: &Session, history: &History) -> String {
     let mut text = plan_line("turn", "prompt", "undo would keep", "boundary");
     for turn in &history.turns {
-        let (keeps, sure) = match history.cuts.get(turn.n as usize) {
-            Some(cut) => {
-                let sure = confidence(cut).map_or("-", Confidence::name);
-                match cut {
-                    Ok(point) => (kept(session, history, turn.n, point), sure),
-                    Err(refusal) => (format!("refused: {refusal}"), sure),
-                }
-            }
-            None => ("refused".into(), "-"),
+        let keeps = match history.cut_before(turn.n) {
+            Ok(point) => kept(session, history, turn.n, point),
+            Err(refusal) => format!("refused: {refusal}"),
         };
-        text += &plan_line(&format!("{:03}", turn.n), &first_line(turn.prompt.as_deref()), &keeps, sure);
+        let prompt = first_line(turn.prompt.as_deref());
+        text += &plan_line(&format!("{:03}", turn.n), &prompt, &keeps, history.boundary(turn.n).name());
     }
     text
 }

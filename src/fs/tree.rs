@@ -167,23 +167,29 @@ impl Fs {
 
     fn in_host_directory(&self, path: &Path, name: &OsStr) -> Result<Node> {
         let below = path.join(name);
-        // What is known already is not looked for again; reading a directory is what notices changes.
-        if self.catalog.last_listing().leads_to_project(&below) {
+        let shelf = Shelf::Project(path.into());
+        if self.is_known_session(&shelf, name) {
+            return self.on_shelf(&shelf, name);
+        }
+        if self.catalog.leads_to_project(&below)? {
             return Ok(Node::Host(below.into()));
         }
-        let shelf = Shelf::Project(path.into());
         match self.on_shelf(&shelf, name) {
             Err(Refusal::NotFound { .. }) => {}
             answer => return answer,
-        }
-        if self.catalog.last_listing().leads_to_project(&below) {
-            return Ok(Node::Host(below.into())); // the look for a session found a new project
         }
         match self.host.look(&below) {
             Found::Directory => Ok(Node::Host(below.into())),
             Found::LinkTo(_) => Ok(Node::HostLink(below.into())),
             Found::Nothing => Err(absent(name)),
         }
+    }
+
+    /// Whether the last listing has a session of this name there: which is not a host directory then, and
+    /// need not be looked for as one.
+    fn is_known_session(&self, shelf: &Shelf, name: &OsStr) -> bool {
+        let known = self.catalog.last_listing();
+        self.shelf(shelf, &known).iter().any(|listed| *listed.name == *name)
     }
 
     /// A session, `latest` or a full id.
@@ -196,7 +202,7 @@ impl Fs {
         }
         let known = self.catalog.last_listing();
         if let Some(listed) = self.shelf(shelf, &known).iter().find(|listed| listed.name == name)
-            && self.catalog.session(&listed.session.key).is_ok()
+            && self.catalog.is_current(&listed.session)
         {
             return Ok(session_directory(listed, shelf));
         }

@@ -169,9 +169,8 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // A truncation brings the time of the change with it.
-        let times = size.is_none() && (atime.is_some() || mtime.is_some());
-        let anything_else = mode.is_some() || uid.is_some() || gid.is_some() || times;
+        let times = atime.is_some() || mtime.is_some();
+        let anything_else = mode.is_some() || uid.is_some() || gid.is_some() || !(times || size.is_some());
         match self.answer(Op::Setattr, |fs| fs.setattr(ino.0, size, anything_else)) {
             Ok(attr) => reply.attr(&self.fs.caching().attributes, &self.attr(&attr)),
             Err(errno) => reply.error(errno),

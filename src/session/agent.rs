@@ -8,16 +8,18 @@ use std::str::FromStr;
 pub enum AgentKind {
     KimiCli,
     Codex,
+    OpenMax,
 }
 
 impl AgentKind {
-    pub const ALL: [AgentKind; 2] = [AgentKind::KimiCli, AgentKind::Codex];
+    pub const ALL: [AgentKind; 3] = [AgentKind::KimiCli, AgentKind::Codex, AgentKind::OpenMax];
 
     /// The name in directory names, on the command line and in machine output.
     pub fn name(self) -> &'static str {
         match self {
             AgentKind::KimiCli => "kimi-cli",
             AgentKind::Codex => "codex",
+            AgentKind::OpenMax => "openmax",
         }
     }
 }

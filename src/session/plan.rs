@@ -26,7 +26,11 @@ pub struct Promise {
     pub session: PathBuf,
     /// The id of that session (for a fork, the new one).
     pub id: String,
-    /// How many turns it must have.
+    /// The file that holds the turns that are kept, relative to the store's root. Empty where a session's
+    /// turns lie in several files: then each stays in its own.
+    pub transcript: PathBuf,
+    /// How many turns `transcript` must have. (A session whose transcript has none left may show records
+    /// of another file as turns, which were not numbered before.)
     pub turns: u32,
 }
 

@@ -84,7 +84,8 @@ pub struct Turn {
     /// The turn's bytes in `file`. Spans of neighbours in one file touch; the first starts where
     /// `head.jsonl` ends, the last ends with the file's last complete line.
     pub span: Range<u64>,
-    /// Where the turn's bytes are not the one range `span` of `file`: all its ranges, in order. Else empty.
+    /// Where the turn's bytes are not the one range `span` of `file` (which is empty then): all its ranges,
+    /// in order. Else empty.
     pub pieces: Vec<Piece>,
     /// First line of the span, counted from 1.
     pub line: u64,
@@ -105,6 +106,11 @@ pub struct Piece {
 impl Turn {
     /// Longest prompt kept in memory, in characters.
     pub const PROMPT_CHARS: usize = 4096;
+
+    /// Size of the turn's records, bytes.
+    pub fn record_bytes(&self) -> u64 {
+        self.ranges().map(|(_, span)| span.end - span.start).sum()
+    }
 
     /// The ranges of bytes that, one behind the other, are the turn's records.
     pub fn ranges(&self) -> impl Iterator<Item = (&Path, Range<u64>)> {

@@ -59,8 +59,11 @@ impl Store {
         copy_tree(&samples().join(sample).join("store"), &store.root);
         let db = store.db();
         let mut paths = db.prepare("SELECT id, rollout_path FROM threads").unwrap();
-        let rows: Vec<(String, String)> =
-            paths.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(|row| row.unwrap()).collect();
+        let rows: Vec<(String, String)> = paths
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .map(|row| row.unwrap())
+            .collect();
         for (id, path) in rows {
             let at = path.find("/sessions/").or(path.find("/archived_sessions/")).unwrap();
             let path = format!("{}{}", store.root.display(), &path[at..]);
@@ -80,7 +83,8 @@ impl Store {
         let mut statement = db.prepare("SELECT * FROM threads").unwrap();
         let columns = statement.column_count();
         let row = |row: &rusqlite::Row<'_>| {
-            let values: Vec<String> = (0..columns).map(|at| format!("{:?}", row.get_ref(at).unwrap())).collect();
+            let values: Vec<String> =
+                (0..columns).map(|at| format!("{:?}", row.get_ref(at).unwrap())).collect();
             Ok((row.get("id")?, values.join(", ")))
         };
         statement.query_map([], row).unwrap().map(|row| row.unwrap()).collect()

@@ -125,23 +125,41 @@ impl TestStore {
         store
     }
 
+    /// Moves the sessions of the store's only project to another project path, as if they had been made
+    /// there.
+    pub fn move_project(&self, to: &Path) {
+        use md5::Digest as _;
+        let path = self.root.join("kimi.json");
+        let mut index: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let folder = |project: &str| {
+            let digest = md5::Md5::digest(project.as_bytes());
+            let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            self.root.join("sessions").join(name)
+        };
+        let from = index["work_dirs"][0]["path"].as_str().unwrap().to_owned();
+        let to = to.to_str().unwrap();
+        fs::rename(folder(&from), folder(to)).unwrap();
+        index["work_dirs"][0]["path"] = to.into();
+        fs::write(&path, serde_json::to_vec_pretty(&index).unwrap()).unwrap();
+    }
+
     /// The binary with this store's environment and nothing else of the caller's.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_turnfs"));
+        let mut command = self.program(env!("CARGO_BIN_EXE_turnfs"));
         command.args(args);
-        self.environment(&mut command);
         command
     }
 
     /// A shell command with this store's environment, the binary first in PATH.
     pub fn shell(&self, shell: &str, script: &str) -> Command {
-        let mut command = Command::new(shell);
+        let mut command = self.program(shell);
         command.arg("-c").arg(script);
-        self.environment(&mut command);
         command
     }
 
-    fn environment(&self, command: &mut Command) {
+    /// Any program with this store's environment, the binary first in PATH.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
         let bin = Path::new(env!("CARGO_BIN_EXE_turnfs")).parent().unwrap();
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
         command
@@ -153,6 +171,7 @@ impl TestStore {
             .env("TZ", "UTC")
             .current_dir(&self.home)
             .stdin(Stdio::null());
+        command
     }
 
     /// Runs the binary to its end.
@@ -204,9 +223,9 @@ pub fn run(mut command: Command) -> Ran {
     };
     let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
     // As a shell reports it: a signal's number plus 128.
-    let code = status.code().unwrap_or_else(|| {
-        128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(127)
-    });
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(127));
     Ran { code, stdout, stderr }
 }
 
@@ -311,7 +330,8 @@ impl Drop for Mount {
         }
         detach(&self.path);
         if std::thread::panicking() {
-            eprintln!("log of the mount at {}:\n{}", self.path.display(), self.take_log());
+            let log = self.take_log();
+            eprintln!("log of the mount at {}:\n{log}", self.path.display());
         }
     }
 }

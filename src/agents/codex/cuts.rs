@@ -17,8 +17,8 @@ use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, th
 use super::records::{Fields, Mode};
 use super::{heads, writer};
 use crate::session::{
-    Content, CutAt, CutPoint, FileView, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Row, RowChange,
-    Session, SqlValue, Step, rfc3339,
+    Content, CutAt, CutPoint, FileView, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Row,
+    RowChange, Session, SqlValue, Step, rfc3339,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -43,7 +43,8 @@ pub fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
     let file = place(now, &id);
     let first = first_line(&store, current(session)?)?;
     let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
-    let mut payload = Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
+    let mut payload =
+        Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
     let time = text(&rfc3339(now));
     payload.set("id", text(&id));
     payload.set("session_id", text(&id));
@@ -78,7 +79,7 @@ pub fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
         steps,
         locks: Vec::new(),
         based_on: history.files.clone(),
-        promise: Promise { session: file, id, turns: n + 1 },
+        promise: Promise { session: file.clone(), id, transcript: file, turns: n + 1 },
     })
 }
 
@@ -126,7 +127,12 @@ pub fn plan_undo(memory: &Arc<Mutex<Memory>>, session: &Session, history: &Histo
         steps,
         locks,
         based_on: history.files.iter().filter(own).cloned().collect(),
-        promise: Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), turns: n },
+        promise: Promise {
+            session: session.key.path.to_path_buf(),
+            id: session.id.clone(),
+            transcript: PathBuf::new(),
+            turns: n,
+        },
     })
 }
 
@@ -137,7 +143,8 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
     let file = place(now, &name);
     let first = first_line(store, current)?;
     let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
-    let mut payload = Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
+    let mut payload =
+        Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
     let end = match (all, at.ordinal) {
         (true, _) => 0,
         (false, Some(ordinal)) => ordinal,
@@ -187,7 +194,14 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
 }
 
 /// The row of a fork: the source's, as that of a new thread that nobody named, pinned or archived.
-fn forked_row(mut row: Row, session: &Session, history: &History, id: &str, file: &Path, now: Timestamp) -> Row {
+fn forked_row(
+    mut row: Row,
+    session: &Session,
+    history: &History,
+    id: &str,
+    file: &Path,
+    now: Timestamp,
+) -> Row {
     let path = absolute(&row, session, file);
     row.set("id", SqlValue::Text(id.to_owned()));
     row.set("rollout_path", SqlValue::Text(path));
@@ -198,13 +212,21 @@ fn forked_row(mut row: Row, session: &Session, history: &History, id: &str, file
     for column in ["archived", "is_pinned"] {
         row.set(column, SqlValue::Integer(0));
     }
-    for column in
-        ["name", "archived_at", "thread_section_id", "section_position", "section_entered_at_ms", "attached_thread_parent_id"]
-    {
+    for column in [
+        "name",
+        "archived_at",
+        "thread_section_id",
+        "section_position",
+        "section_entered_at_ms",
+        "attached_thread_parent_id",
+    ] {
         row.set(column, SqlValue::Null);
     }
     // The client hides threads without a preview; its own forks have none before their first turn.
-    let prompt = session.first_prompt.as_deref().or_else(|| history.turns.iter().find_map(|turn| turn.prompt.as_deref()));
+    let prompt = session
+        .first_prompt
+        .as_deref()
+        .or_else(|| history.turns.iter().find_map(|turn| turn.prompt.as_deref()));
     for column in ["title", "preview", "first_user_message"] {
         if let (Some(SqlValue::Text(empty)), Some(prompt)) = (row.get(column), prompt)
             && empty.is_empty()
@@ -220,9 +242,9 @@ fn absolute(row: &Row, session: &Session, file: &Path) -> String {
     let root = &*session.key.root;
     let spelled = match row.get("rollout_path") {
         Some(SqlValue::Text(path)) => {
-            let base = Path::new(path).ancestors().find(|dir| {
-                dir.file_name().is_some_and(|name| name == SESSIONS || name == ARCHIVED)
-            });
+            let base = Path::new(path)
+                .ancestors()
+                .find(|dir| dir.file_name().is_some_and(|name| name == SESSIONS || name == ARCHIVED));
             base.and_then(Path::parent).map(Path::to_owned)
         }
         _ => None,

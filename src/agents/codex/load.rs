@@ -6,7 +6,8 @@ use super::pass::{Part, Pass, TurnAt};
 use super::records::Mode;
 use crate::render;
 use crate::session::{
-    Confidence, CutAt, CutPoint, Damage, FileView, History, Kept, Refusal, Result, Session, State, Turn,
+    Confidence, CutAt, CutPoint, Damage, DamageClass, FileView, History, Kept, Refusal, Result, Session,
+    State, Turn,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -82,6 +83,17 @@ impl Whole {
             // The pass calls it a bad line where it is no JSON at all; what is wrong is that it comes first.
             found.damages.retain(|other| other.line != 1);
             found.damages.insert(0, damage);
+            found.sound = Some(0);
+        }
+        if let Ok(meta) = &segment.head.meta
+            && meta.id != rollout.thread
+        {
+            let message = format!(
+                "the file's name says thread {}, its first line {}; Codex does not resume such a thread",
+                rollout.thread, meta.id
+            );
+            let (file, class) = (rollout.file.display().to_string(), DamageClass::FirstRecord);
+            found.damages.insert(0, Damage { file, line: 1, byte: 0, class, message });
             found.sound = Some(0);
         }
         if let Some(base) = &segment.end

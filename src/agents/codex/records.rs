@@ -46,8 +46,6 @@ impl<'a> Line<'a> {
 pub struct Meta {
     pub id: String,
     #[serde(default)]
-    pub session_id: Option<String>,
-    #[serde(default)]
     pub forked_from_id: Option<String>,
     #[serde(default)]
     pub parent_thread_id: Option<String>,
@@ -163,8 +161,6 @@ pub struct CompletedItem<'a> {
     pub command: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub aggregated_output: Option<Cow<'a, str>>,
-    #[serde(default)]
-    pub exit_code: Option<i64>,
 }
 
 /// The payload of `response_item`, and an entry of a compaction's replacement history.
@@ -205,8 +201,6 @@ struct Passthrough<'a> {
 /// A piece of a message.
 #[derive(Debug, Default, Deserialize)]
 pub struct Part<'a> {
-    #[serde(borrow, default, rename = "type")]
-    pub kind: Cow<'a, str>,
     #[serde(borrow, default)]
     pub text: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -420,7 +414,8 @@ impl Fields {
     }
 
     pub fn to_json(&self) -> String {
-        let field = |(key, value): &(String, String)| format!("{}:{value}", serde_json::Value::from(key.as_str()));
+        let field =
+            |(key, value): &(String, String)| format!("{}:{value}", serde_json::Value::from(key.as_str()));
         format!("{{{}}}", self.0.iter().map(field).collect::<Vec<_>>().join(","))
     }
 }

@@ -377,26 +377,62 @@ mod tests {
     fn every_record_type_is_shown_or_known_to_be_silent() {
         let cases = [
             (r#"{"type": "TurnBegin", "payload": {"user_input": "hi \ud800"}}"#, "## User\n\nhi \u{fffd}"),
-            (r#"{"type": "SteerInput", "payload": {"user_input": [{"type":"text","text":"a"},{"type":"text","text":"b"}]}}"#, "## Steer\n\na b"),
-            (r#"{"type": "TurnBegin", "payload": {"user_input": [{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"data:image/png;base64,QUJD"}}]}}"#, "[image/png, 3 bytes]"),
-            (r#"{"type": "ContentPart", "payload": {"type":"think","think":"hm","encrypted":null}}"#, "## Thinking\n\nhm"),
+            (
+                r#"{"type": "SteerInput", "payload": {"user_input": [{"type":"text","text":"a"},{"type":"text","text":"b"}]}}"#,
+                "## Steer\n\na b",
+            ),
+            (
+                r#"{"type": "TurnBegin", "payload": {"user_input": [{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"data:image/png;base64,QUJD"}}]}}"#,
+                "[image/png, 3 bytes]",
+            ),
+            (
+                r#"{"type": "ContentPart", "payload": {"type":"think","think":"hm","encrypted":null}}"#,
+                "## Thinking\n\nhm",
+            ),
             (r#"{"type": "ContentPart", "payload": {"type":"hologram","x":1}}"#, "\"hologram\",\"x\":1"),
-            (r#"{"type": "ToolCall", "payload": {"id":"c1","function":{"name":"Shell","arguments":"{\"command\":\"ls\"}"},"extras":null}}"#, "Shell (c1)"),
-            (r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":"out\n","message":"Done.","display":[]}}}"#, "out\n"),
-            (r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":true,"output":"","message":"No such file"}}}"#, "No such file"),
-            (r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"message":""}}}"#, "a\nb"),
+            (
+                r#"{"type": "ToolCall", "payload": {"id":"c1","function":{"name":"Shell","arguments":"{\"command\":\"ls\"}"},"extras":null}}"#,
+                "Shell (c1)",
+            ),
+            (
+                r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":"out\n","message":"Done.","display":[]}}}"#,
+                "out\n",
+            ),
+            (
+                r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":true,"output":"","message":"No such file"}}}"#,
+                "No such file",
+            ),
+            (
+                r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"message":""}}}"#,
+                "a\nb",
+            ),
             (r#"{"type": "StepInterrupted", "payload": {}}"#, "interrupted"),
-            (r#"{"type": "StepRetry", "payload": {"n":1,"next_attempt":2,"max_attempts":3,"wait_s":0.5,"error_type":"APIError","status_code":500}}"#, "attempt 2 of 3 after APIError 500, in 0.5 s"),
+            (
+                r#"{"type": "StepRetry", "payload": {"n":1,"next_attempt":2,"max_attempts":3,"wait_s":0.5,"error_type":"APIError","status_code":500}}"#,
+                "attempt 2 of 3 after APIError 500, in 0.5 s",
+            ),
             (r#"{"type": "CompactionEnd", "payload": {}}"#, "## Compaction"),
             (r#"{"type": "Notification", "payload": {"title":"T","body":"B"}}"#, "T\nB"),
-            (r#"{"type": "HookResolved", "payload": {"event":"Stop","target":"x","action":"block","reason":"no"}}"#, "Stop x block\nno"),
-            (r#"{"type": "ApprovalRequest", "payload": {"sender":"Shell","action":"run","description":"rm x"}}"#, "Shell run\nrm x"),
+            (
+                r#"{"type": "HookResolved", "payload": {"event":"Stop","target":"x","action":"block","reason":"no"}}"#,
+                "Stop x block\nno",
+            ),
+            (
+                r#"{"type": "ApprovalRequest", "payload": {"sender":"Shell","action":"run","description":"rm x"}}"#,
+                "Shell run\nrm x",
+            ),
             (r#"{"type": "ApprovalResponse", "payload": {"response":"approve","feedback":""}}"#, "approve"),
-            (r#"{"type": "QuestionRequest", "payload": {"questions":[{"question":"Q?","options":[{"label":"A","description":"d"}]}]}}"#, "Q?\n- A: d"),
+            (
+                r#"{"type": "QuestionRequest", "payload": {"questions":[{"question":"Q?","options":[{"label":"A","description":"d"}]}]}}"#,
+                "Q?\n- A: d",
+            ),
             (r#"{"type": "QuestionResponse", "payload": {"answers":{"Q?":"A"}}}"#, "Q?: A"),
             (r#"{"type": "PlanDisplay", "payload": {"content":"do it","file_path":"/p"}}"#, "/p\ndo it"),
             (r#"{"type": "BtwEnd", "payload": {"id":"1","response":"yes"}}"#, "yes"),
-            (r#"{"type": "SubagentEvent", "payload": {"agent_id":"a1","subagent_type":"explore","event":{"type":"TurnEnd","payload":{}}}}"#, "explore a1: TurnEnd"),
+            (
+                r#"{"type": "SubagentEvent", "payload": {"agent_id":"a1","subagent_type":"explore","event":{"type":"TurnEnd","payload":{}}}}"#,
+                "explore a1: TurnEnd",
+            ),
             (r#"{"type": "NewThing", "payload": {"x": 1}}"#, "{\"x\": 1}"),
         ];
         for (message, expected) in cases {

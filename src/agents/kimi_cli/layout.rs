@@ -121,6 +121,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         look.group(&sessions, &group, &projects);
     }
     let Look { mut found, known, .. } = look;
+    found.indexes = vec![INDEX.into()];
     found.memory = Memory::new(Remembered { at, index, projects, sessions: known });
     Ok(found)
 }
@@ -355,9 +356,8 @@ fn local() -> String {
 impl Projects {
     fn read(store: &StoreDir) -> Projects {
         let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
-            Ok(Some(bytes)) => serde_json::from_slice::<Index>(&bytes).map_err(|error| {
-                format!("{error}; kimi-cli does not start, and no project can be told")
-            }),
+            Ok(Some(bytes)) => serde_json::from_slice::<Index>(&bytes)
+                .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told")),
             Ok(None) => Err("it is not there, so no project can be told".into()),
             Err(refusal) => Err(refusal.to_string()),
         };
@@ -380,7 +380,8 @@ impl Projects {
 impl WorkDir {
     /// The directory's name under sessions/, and the place of its sessions.
     fn place(self) -> (String, Place) {
-        let hash: String = Md5::digest(self.path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash: String =
+            Md5::digest(self.path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         if self.kaos != local() {
             let reason = format!("its work directory {} is on {}, not on this machine", self.path, self.kaos);
             return (format!("{}_{hash}", self.kaos), Place::Unplaced { reason });
@@ -389,7 +390,9 @@ impl WorkDir {
         let place = if !path.is_absolute() {
             Place::Unplaced { reason: format!("its recorded work directory {:?} is relative", self.path) }
         } else if path.components().any(|part| part == Component::ParentDir) || self.path.contains('\0') {
-            Place::Unplaced { reason: format!("its recorded work directory {:?} is no plain path", self.path) }
+            Place::Unplaced {
+                reason: format!("its recorded work directory {:?} is no plain path", self.path),
+            }
         } else {
             Place::Project(path)
         };
@@ -448,6 +451,7 @@ pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
 fn subagent_title(dir: &StoreDir) -> Option<String> {
     let bytes = read_small(dir, Path::new("meta.json"), LONGEST_STATE).ok()??;
     let meta: Meta<'_> = serde_json::from_str(simdutf8::basic::from_utf8(&bytes).ok()?).ok()?;
-    let words: Vec<_> = [meta.subagent_type, meta.description].into_iter().flatten().map(JsonStr::text).collect();
+    let words: Vec<_> =
+        [meta.subagent_type, meta.description].into_iter().flatten().map(JsonStr::text).collect();
     (!words.is_empty()).then(|| words.join(": "))
 }

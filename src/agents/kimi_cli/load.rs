@@ -27,7 +27,11 @@ pub(super) fn load(session: &Session) -> Result<History> {
     let store = StoreDir::open(root)?.ok_or_else(|| gone(root))?;
     let own = store.stat(&session.key.path)?.ok_or_else(|| gone(&session.key.path))?;
     let files = if own.kind == EntryKind::File {
-        Files { base: session.key.path.parent().unwrap_or(Path::new("")), wire: None, contexts: vec![name(&session.key.path)] }
+        Files {
+            base: session.key.path.parent().unwrap_or(Path::new("")),
+            wire: None,
+            contexts: vec![name(&session.key.path)],
+        }
     } else {
         let dir = store.dir(&session.key.path)?.ok_or_else(|| gone(&session.key.path))?;
         let mut names: Vec<_> = dir
@@ -145,7 +149,8 @@ impl Reading {
         let Alignment { cuts, mut notes, .. } = alignment;
         let cuts = cuts.into_iter().enumerate().map(|(n, cut)| match cut {
             Ok(CutPoint { confidence, kept, at }) => {
-                let at_root = |kept: Kept| Kept { file: place(&kept.file), source: place(&kept.source), ..kept };
+                let at_root =
+                    |kept: Kept| Kept { file: place(&kept.file), source: place(&kept.source), ..kept };
                 Ok(CutPoint { confidence, kept: kept.into_iter().map(at_root).collect(), at })
             }
             Err(refused) => Err(refused.refusal(n)),
@@ -323,7 +328,12 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
     .collect()
 }
 
-fn turns_of_context(found: &[ContextTurn], live: &ContextFile, runs: &RunSizes, file: &Arc<Path>) -> Vec<Turn> {
+fn turns_of_context(
+    found: &[ContextTurn],
+    live: &ContextFile,
+    runs: &RunSizes,
+    file: &Arc<Path>,
+) -> Vec<Turn> {
     let index = |turn: &ContextTurn| turn.line as usize - 1;
     let ends = found.iter().skip(1).map(index).chain([live.lines.len()]);
     let each = found.iter().zip(ends).enumerate();

@@ -23,7 +23,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use super::{Agent, Discovery, Environment};
-use crate::session::{AgentKind, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
+use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
 pub struct KimiCli;
 
@@ -63,9 +63,11 @@ impl Agent for KimiCli {
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         plan::plan_fork(session, history, n)
     }
+
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         plan::plan_undo(session, history, n)
     }
+
     fn writer(&self, session: &Session, history: &History) -> Option<Writer> {
         writer::writer(session, history)
     }

@@ -39,8 +39,13 @@ impl Bad {
 #[derive(Debug)]
 pub(super) enum Wire<'a> {
     /// The header, with the protocol version.
-    Metadata { protocol: JsonStr<'a> },
-    Message { time: Option<Timestamp>, message: Message<'a> },
+    Metadata {
+        protocol: JsonStr<'a>,
+    },
+    Message {
+        time: Option<Timestamp>,
+        message: Message<'a>,
+    },
 }
 
 /// What happened. Names as in the file, except that everything without an own meaning is `Other`.
@@ -432,10 +437,7 @@ mod tests {
                 r#"{"timestamp": 1, "message": {"type": "ToolCall", "payload": {"id": "c", "function": {"name": "SendDMail", "arguments": "{\"checkpoint_id\": 3}"}}}}"#,
                 WireEvent::ToolCall { id: "c".into(), dmail_checkpoint: Some(3) },
             ),
-            (
-                r#"{"timestamp": 1, "message": {"type": "StatusUpdate", "payload": {}}}"#,
-                WireEvent::Silent,
-            ),
+            (r#"{"timestamp": 1, "message": {"type": "StatusUpdate", "payload": {}}}"#, WireEvent::Silent),
             (r#"{"timestamp": 1, "message": {"type": "Whatever", "payload": {}}}"#, WireEvent::Other),
         ];
         for (line, expected) in cases {

@@ -12,9 +12,10 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use super::KimiCli;
+use super::writer::is_open;
 use crate::agents::Agent as _;
 use crate::session::{
-    Content, CutPoint, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step, TurnStatus,
+    Content, CutPoint, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step,
 };
 
 const CONTEXT: &str = "context.jsonl";
@@ -49,7 +50,12 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.push(Step::MoveAside { file });
         }
     }
-    let promise = Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), turns: keeps };
+    let promise = Promise {
+        session: session.key.path.to_path_buf(),
+        id: session.id.clone(),
+        transcript: history.turn(n)?.file.to_path_buf(),
+        turns: keeps,
+    };
     Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
 }
 
@@ -58,11 +64,11 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     history.turn(n)?;
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
-    let running = |turn: &crate::session::Turn| turn.status == TurnStatus::Running;
-    if history.turns[..keeps as usize].iter().any(running) && KimiCli.writer(session, history).is_some() {
-        let first = history.turns.iter().position(running).unwrap_or(0) as u32;
-        let group = history.turns.get(first as usize).map_or(first, |turn| turn.group.min(first));
-        return Err(Refusal::StillRunning { asked: n, last_finished: group.checked_sub(1) });
+    // Only the last group can still be running; an open turn that nobody works on was killed.
+    let last_group = history.turns.last().map_or(0, |turn| turn.group);
+    let open = history.turns.iter().any(|turn| turn.group == last_group && is_open(turn));
+    if keeps > last_group && open && KimiCli.writer(session, history).is_some() {
+        return Err(Refusal::StillRunning { asked: n, last_finished: last_group.checked_sub(1) });
     }
     require_project(session)?;
 
@@ -72,6 +78,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     // Not beside the sessions: while it is built the client would list it.
     let staging = work_dir.parent().unwrap_or(Path::new("")).join(format!(".turnfs-{id}"));
 
+    let transcript = dir.join(name_in_new(session, &history.turn(n)?.file));
     let mut files = Vec::new();
     for kept in &point.kept {
         let content = Content::Prefix { file: kept.source.clone(), bytes: kept.bytes };
@@ -85,7 +92,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
         steps: vec![Step::CreateDir { dir: dir.clone(), staging, files }],
         locks: Vec::new(),
         based_on: history.files.clone(),
-        promise: Promise { session: dir, id, turns: keeps },
+        promise: Promise { session: dir, id, transcript, turns: keeps },
     })
 }
 
@@ -287,7 +294,8 @@ fn add_names(bytes: &[u8], named: &mut Named) {
         named.subagents.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
     }
     for at in memmem::find_iter(bytes, b"uploads/") {
-        let ends = |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();
+        let ends =
+            |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();
         let rest = &bytes[at + b"uploads/".len()..];
         let name: Vec<u8> = rest.iter().take_while(|byte| !ends(byte)).copied().collect();
         let plain = |name: &String| !name.is_empty() && name != "." && name != ".." && name != ".sent";
@@ -304,8 +312,9 @@ mod tests {
     fn names_are_found_in_every_spelling_and_across_chunks() {
         let dir = tempfile::tempdir().unwrap();
         let wire = dir.path().join("wire.jsonl");
-        let mut text = r#"{"agent_id": "aaf20e08a2"} {\"agent_id\":\"a1\"} agent_id: a2 uploads/v.mp4" uploads/../x"#
-            .to_owned();
+        let mut text =
+            r#"{"agent_id": "aaf20e08a2"} {\"agent_id\":\"a1\"} agent_id: a2 uploads/v.mp4" uploads/../x"#
+                .to_owned();
         text.push_str(&" ".repeat(CHUNK - text.len() - 4));
         text.push_str(r#""agent_id": "a3" "agent_id": "a4""#);
         std::fs::write(&wire, &text).unwrap();

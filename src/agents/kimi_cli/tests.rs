@@ -104,7 +104,11 @@ fn every_sample_has_its_turns_and_its_state() {
         let (session, history) = read(&sample);
         let name = &sample.name;
         assert_eq!(history.state.name(), sample.expected["state"], "{name}");
-        assert_eq!(session.place, Place::Project(sample.expected["project"].as_str().unwrap().into()), "{name}");
+        assert_eq!(
+            session.place,
+            Place::Project(sample.expected["project"].as_str().unwrap().into()),
+            "{name}"
+        );
         assert_eq!(session.id, sample.expected["session"], "{name}");
         let expected = sample.expected["turns"].as_array().unwrap();
         assert_eq!(history.turns.len(), expected.len(), "{name}");
@@ -158,7 +162,8 @@ fn the_size_of_a_turn_is_that_of_its_text_and_the_text_is_always_the_same() {
             let text = render(&session, &history, n);
             assert_eq!(text, render(&session, &history, n), "{}, turn {n}", sample.name);
             assert_eq!(history.turns[n].text_len, text.len() as u64, "{}, turn {n}: {text}", sample.name);
-            let shown = history.turns[n].prompt.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
+            let shown =
+                history.turns[n].prompt.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
             assert!(text.contains(shown), "{}, turn {n}: {text}", sample.name);
         }
     }
@@ -170,9 +175,8 @@ fn head_and_spans_together_are_the_whole_file_up_to_its_last_complete_line() {
         let (session, history) = read(&sample);
         let main = &history.files[0];
         let whole = fs::read(session.key.root.join(&main.file)).unwrap();
-        let torn = history.damages.iter().find(|damage| {
-            damage.class.is_torn() && main.file.ends_with(&damage.file)
-        });
+        let torn =
+            history.damages.iter().find(|damage| damage.class.is_torn() && main.file.ends_with(&damage.file));
         let end = torn.map_or(whole.len(), |damage| damage.byte as usize);
         let mut joined = whole[..history.head_bytes as usize].to_vec();
         for turn in &history.turns {

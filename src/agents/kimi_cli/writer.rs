@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::session::{AgentKind, History, Session, TurnStatus, Writer};
+use crate::session::{AgentKind, History, Session, Turn, TurnStatus, Writer};
 
 /// How long /proc is searched at most.
 const TIME: Duration = Duration::from_millis(100);
@@ -22,9 +22,15 @@ pub(super) fn writer(session: &Session, history: &History) -> Option<Writer> {
     process(session).or_else(|| open_turn(session, history))
 }
 
+/// Whether a turn has no end in the wire: it runs, or its client was killed.
+pub(super) fn is_open(turn: &Turn) -> bool {
+    turn.status == TurnStatus::Running || turn.detail == Some("open")
+}
+
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
     let last = history.turns.last()?;
-    if last.status != TurnStatus::Running {
+    let same_group = |turn: &&Turn| turn.group == last.group;
+    if !history.turns.iter().rev().take_while(same_group).any(is_open) {
         return None;
     }
     let now = SystemTime::now();
@@ -32,7 +38,8 @@ fn open_turn(session: &Session, history: &History) -> Option<Writer> {
         let facts = std::fs::symlink_metadata(session.key.root.join(&view.file));
         let changed = facts.and_then(|facts| facts.modified());
         // A time in the future is no reason to think that nobody is there.
-        changed.is_ok_and(|changed| now.duration_since(changed).is_ok_and(|age| age < RECENT) || changed > now)
+        changed
+            .is_ok_and(|changed| now.duration_since(changed).is_ok_and(|age| age < RECENT) || changed > now)
     });
     recent.then(|| Writer {
         agent: AgentKind::KimiCli,
@@ -57,8 +64,7 @@ fn process(session: &Session) -> Option<Writer> {
         }
         let proc = entry.path();
         let Ok(command_line) = std::fs::read(proc.join("cmdline")) else { continue };
-        let arguments: Vec<&OsStr> =
-            command_line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+        let arguments: Vec<&OsStr> = command_line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
         if !is_kimi(&arguments) {
             continue;
         }
@@ -91,9 +97,10 @@ fn is_kimi(arguments: &[&OsStr]) -> bool {
         return true;
     }
     let base = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-    let interpreter = ["python", "pypy", "uv", "uvx", "pipx"].iter().any(|name| {
-        base.strip_prefix(name).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
-    });
+    let interpreter =
+        ["python", "pypy", "uv", "uvx", "pipx", "sh", "bash", "dash", "zsh"].iter().any(|name| {
+            base.strip_prefix(name).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
+        });
     if !interpreter {
         return false;
     }
@@ -167,7 +174,8 @@ fn holds_open(proc: &Path, session: &Path) -> bool {
     entries.flatten().take(256).any(|entry| {
         let ours = std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(session));
         ours && {
-            let info = std::fs::read_to_string(proc.join("fdinfo").join(entry.file_name())).unwrap_or_default();
+            let info =
+                std::fs::read_to_string(proc.join("fdinfo").join(entry.file_name())).unwrap_or_default();
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
             flags.is_some_and(|flags| flags & (libc::O_ACCMODE as u32) != libc::O_RDONLY as u32)
@@ -216,6 +224,8 @@ mod tests {
         let dir = work_dir_argument(&arguments, Some(Path::new("/home/ana/work")));
         assert!(dir.is_some_and(|dir| same(&dir, Path::new("/home/ana/app"))));
         let arguments: Vec<&OsStr> = ["kimi", "--work-dir=/home/ana/app"].map(OsStr::new).to_vec();
-        assert!(work_dir_argument(&arguments, None).is_some_and(|dir| same(&dir, Path::new("/home/ana/app"))));
+        assert!(
+            work_dir_argument(&arguments, None).is_some_and(|dir| same(&dir, Path::new("/home/ana/app")))
+        );
     }
 }

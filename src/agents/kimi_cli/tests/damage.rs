@@ -25,7 +25,8 @@ fn half(line: &[u8]) -> Vec<u8> {
 
 fn assert_refused(history: &History, file: &str, line: u64, class: DamageClass) {
     assert_eq!(history.state, State::Damaged);
-    let damages: Vec<_> = history.damages.iter().map(|damage| (&*damage.file, damage.line, damage.class)).collect();
+    let damages: Vec<_> =
+        history.damages.iter().map(|damage| (&*damage.file, damage.line, damage.class)).collect();
     assert_eq!(damages, [(file, line, class)]);
     assert_eq!(history.turn(0).unwrap_err().errno(), rustix::io::Errno::UCLEAN);
     assert_eq!(history.cut_before(0).unwrap_err().errno(), rustix::io::Errno::UCLEAN);

@@ -85,7 +85,10 @@ fn only_an_absolute_plain_local_path_is_a_project() {
     ];
     for (path, kaos, prefix, unplaced) in cases {
         let dir = store_for(path, prefix);
-        index(dir.path(), &format!("{{\"path\": \"{path}\", \"kaos\": \"{kaos}\", \"last_session_id\": null}}"));
+        index(
+            dir.path(),
+            &format!("{{\"path\": \"{path}\", \"kaos\": \"{kaos}\", \"last_session_id\": null}}"),
+        );
         let found = discover(dir.path());
         assert_eq!(found.sessions.len(), 1, "{path}");
         match unplaced {
@@ -226,7 +229,10 @@ fn a_thousand_sessions_are_listed_fast_and_read_once() {
     assert!(reads() - reads_before < 10, "{} reads", reads() - reads_before);
     assert_eq!(warm.sessions.len(), 1001);
     for (a, b) in cold.sessions.iter().zip(&warm.sessions) {
-        assert_eq!((&a.key, &a.title, &a.first_prompt, a.created), (&b.key, &b.title, &b.first_prompt, b.created));
+        assert_eq!(
+            (&a.key, &a.title, &a.first_prompt, a.created),
+            (&b.key, &b.title, &b.first_prompt, b.created)
+        );
     }
     println!("1,001 sessions: cold {cold_time:?}, warm {warm_time:?}");
     assert!(cold_time < Duration::from_millis(500), "cold {cold_time:?}");

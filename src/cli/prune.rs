@@ -1,0 +1,32 @@
+//! `turnfs prune`.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+
+use super::args::PruneArgs;
+use super::exit::{Exit, Failure};
+use super::{output, undo};
+use crate::agents::Environment;
+use crate::cut::{self, Pruned, StateDir};
+
+pub fn run(args: &PruneArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let state = StateDir::of(&Environment::of_process())?;
+    let pruned = cut::prune(&state, args.older_than.0, args.dry_run)?;
+    let now = Timestamp::now();
+    for one in &pruned {
+        writeln!(out, "{}", crate::render::one_line(&describe(one, now)))?;
+    }
+    out.flush()?;
+    let bytes: u64 = pruned.iter().map(|one| one.bytes).sum();
+    let verb = if args.dry_run { "would delete" } else { "deleted" };
+    output::complain(&format!("{verb} {} of undos, {bytes} bytes", undo::counted(pruned.len(), "backup")));
+    Ok(Exit::Done)
+}
+
+fn describe(one: &Pruned, now: Timestamp) -> String {
+    let agent = one.agent.map_or("unknown agent", |agent| agent.name());
+    let gone = if one.session_gone { ", session deleted" } else { "" };
+    let (turns, age) = (undo::counted(one.turns as usize, "turn"), output::age(one.at, now));
+    format!("{} ({agent}): undo {}, {turns}, {} bytes, {age} old{gone}", one.session, one.number, one.bytes)
+}

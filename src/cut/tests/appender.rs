@@ -1,0 +1,103 @@
+//! A client that appends all the time, opening and closing as Kimi does.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::toy::{Fixture, Toy};
+use crate::cut::execute;
+
+/// Run in a process of its own: appends `T<n>` to the file each millisecond until its stdin ends, and
+/// notes each record, once its append has returned, in the log.
+#[test]
+fn append_child() {
+    let (Ok(file), Ok(log)) = (std::env::var("TURNFS_TEST_APPEND"), std::env::var("TURNFS_TEST_LOG")) else {
+        return;
+    };
+    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+    for n in 0.. {
+        let mut open = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
+        open.write_all(format!("T{n:08}\n").as_bytes()).unwrap();
+        drop(open);
+        log.write_all(format!("{n}\n").as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn appender(file: &Path, log: &Path) -> Child {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cut::tests::appender::append_child", "--nocapture"])
+        .env("TURNFS_TEST_APPEND", file)
+        .env("TURNFS_TEST_LOG", log)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while logged(log) < 5 {
+        assert!(start.elapsed() < Duration::from_secs(20), "the appender does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+/// How many appends have returned.
+fn logged(log: &Path) -> u64 {
+    std::fs::read_to_string(log).map_or(0, |text| text.lines().count() as u64)
+}
+
+#[test]
+fn two_hundred_forced_undos_lose_no_record_that_is_written_after_the_cut() {
+    let fixture = Fixture::new();
+    let log = fixture.dir.path().join("log");
+    let wire = fixture.path("wire.jsonl");
+    let mut child = appender(&wire, &log);
+    let mut after_cuts = Vec::new();
+    for _ in 0..200 {
+        let seen = fixture.load();
+        let keep = 3.min(seen.turns.len() as u32 - 1);
+        execute::undo(&Toy, &fixture.state, &fixture.session, &seen, keep, true).unwrap();
+        // Whatever returned before this look was written before or after the cut; what is logged from
+        // here on came after it and must be there until the next cut.
+        let from = logged(&log);
+        while logged(&log) < from + 4 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let to = logged(&log);
+        let text = std::fs::read_to_string(&wire).unwrap();
+        after_cuts.push((from, to, text));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut checked = 0;
+    for (from, to, text) in &after_cuts {
+        for line in text.lines() {
+            let number = line.strip_prefix('T').filter(|rest| rest.len() == 8 && rest.parse::<u32>().is_ok());
+            let old = ["H", "Ta", "x0", "Tb", "x1 longer", "C", "Tc", "x2"].contains(&line);
+            assert!(old || number.is_some(), "torn line {line:?}");
+        }
+        for n in *from..*to {
+            assert!(text.contains(&format!("\nT{n:08}\n")), "record {n} is lost");
+            checked += 1;
+        }
+        let numbers: Vec<u32> = text.lines().filter_map(|l| l.strip_prefix('T')?.parse().ok()).collect();
+        assert!(numbers.windows(2).all(|w| w[0] + 1 == w[1]), "a gap behind a cut: {numbers:?}");
+    }
+    println!("200 forced undos, {checked} records written after a cut, 0 lost");
+}
+
+#[test]
+fn two_hundred_undos_without_force_all_answer_ebusy_while_a_client_writes() {
+    let fixture = Fixture::new();
+    let log = fixture.dir.path().join("log");
+    let mut child = appender(&fixture.path("wire.jsonl"), &log);
+    for _ in 0..200 {
+        let seen = fixture.load();
+        let refusal = execute::undo(&Toy, &fixture.state, &fixture.session, &seen, 2, false).unwrap_err();
+        assert_eq!(refusal.errno(), Errno::BUSY, "{refusal}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
