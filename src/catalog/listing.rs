@@ -188,9 +188,8 @@ impl Catalog {
             let stamp = Stamp::of(&session.key.root.join(file)).ok()??;
             newest = newest.max(Timestamp::try_from(stamp.modified()).ok());
         }
-        if session.first_prompt.is_none() {
-            return None; // its name may change with the first prompt
-        }
+        // Its name may change with the first prompt.
+        session.first_prompt.as_ref()?;
         if !crate::agents::agent(session.key.agent).is_current(session).ok()? {
             return None;
         }

@@ -116,7 +116,7 @@ fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
 fn read(db: &Connection, change: &RowChange) -> rusqlite::Result<Option<Row>> {
     let statement = format!("SELECT * FROM {} WHERE {} = ?1", quoted(&change.table), quoted(&change.key.0));
     let mut statement = db.prepare(&statement)?;
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut rows = statement.query([&change.key.1])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let value = |at: usize| -> rusqlite::Result<SqlValue> {

@@ -13,7 +13,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
 use super::layout::STATE_DB;
-use crate::session::{Damage, DamageClass, Refusal, Result, Row as WholeRow, SqlValue};
+use crate::session::{AgentKind, Damage, DamageClass, Refusal, Result, Row as WholeRow, SqlValue};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stat, StoreDir};
 
 /// Largest database that is copied for reading, with its WAL, bytes. Above it files alone are used.
@@ -67,6 +68,7 @@ pub fn read(store: &StoreDir) -> Index {
         if db.len == 0 {
             return unusable("is empty".into());
         }
+        count_bytes(AgentKind::Codex, ReadKind::Index, len);
         let result = rows(store, &before);
         if stamps(store).is_ok_and(|after| after == before) {
             return match result {
@@ -106,7 +108,7 @@ pub fn whole_row(store: &StoreDir, thread: &str) -> Result<Option<WholeRow>> {
 
 fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable> {
     let mut statement = db.prepare("SELECT * FROM threads WHERE id = ?1")?;
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     if !names.iter().any(|name| name == "rollout_path") {
         return Err(Unreadable::Schema);
     }

@@ -15,6 +15,7 @@ use super::layout::{NAMES, Rollout, rollouts};
 use super::records::{self, HistoryBase};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Place, Refusal, Result, Session, SessionKey};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stat, StoreDir};
 
 /// What is remembered of one store.
@@ -70,6 +71,7 @@ impl Memory {
             std::io::Read::read_to_end(&mut opened, &mut content)
                 .map_err(|error| Refusal::io("cannot read", &store.path().join(file), error))?;
         }
+        count_bytes(AgentKind::Codex, ReadKind::Index, content.len() as u64);
         let names = Arc::new(records::names(&content));
         self.names = Some((stat, names.clone()));
         Ok(names)

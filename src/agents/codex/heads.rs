@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use super::items::Reader;
 use super::layout::Rollout;
 use super::records::{Line, Meta, TurnContext};
-use crate::session::{DamageClass, Item, Refusal, Result, Turn};
+use crate::session::{AgentKind, DamageClass, Item, Refusal, Result, Turn};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stat, StoreDir, plain_stream};
 
 /// Where the search for the first prompt ends, bytes of plain text.
@@ -101,6 +102,7 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
             // A compressed file that is cut off or no such file: what was unpacked before counts.
             Err(_) => 0,
         };
+        count_bytes(AgentKind::Codex, ReadKind::Transcript, got as u64);
         while let Some(newline) = memchr::memchr(b'\n', &bytes[searched..]) {
             let end = searched + newline;
             let line = &bytes[start..end];

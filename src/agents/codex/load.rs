@@ -6,9 +6,10 @@ use super::pass::{Part, Pass, TurnAt};
 use super::records::Mode;
 use crate::render;
 use crate::session::{
-    Confidence, CutAt, CutPoint, Damage, DamageClass, FileView, History, Kept, Refusal, Result, Session,
-    State, Turn,
+    AgentKind, Confidence, CutAt, CutPoint, Damage, DamageClass, FileView, History, Kept, Refusal, Result,
+    Session, State, Turn,
 };
+use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
 use crate::transcript::{self, StoreDir};
 
 /// Reads a session's history.
@@ -24,6 +25,7 @@ pub fn load(session: &Session) -> Result<History> {
         return Ok(empty(State::NoTranscript, Vec::new(), Vec::new()));
     }
     let lineage = Lineage::of(&store, current)?;
+    count_parse();
     let mut whole = Whole::default();
     if let Some(broken) = &lineage.broken {
         whole.damaged(vec![broken.clone()], Some(0));
@@ -76,6 +78,7 @@ impl Whole {
         let file = transcript::plain(store, &rollout.file)?.ok_or_else(gone)?;
         let start = || Pass::new(segment, self.parts.len(), self.turns.len() as u32, self.last_ordinal);
         let (pass, scanned) = transcript::scan(&file, &path, start, |pass, line| pass.line(&line))?;
+        count_bytes(AgentKind::Codex, ReadKind::Transcript, scanned.len);
         let mut found = pass.finish();
         if let Err(what) = segment.head.meta
             && let Some(damage) = first_record(rollout, what)

@@ -188,7 +188,7 @@ impl Agent for Toy {
             let bytes = at.unwrap_or(epochs[*epoch].len() as u64);
             point.push(kept("context.jsonl".into(), name(*epoch), bytes));
             point.push(kept("wire.jsonl".into(), "wire.jsonl".into(), *wire_at));
-            cuts.push(Ok(CutPoint { confidence: Confidence::Exact, kept: point }));
+            cuts.push(Ok(CutPoint { confidence: Confidence::Exact, kept: point, at: None }));
         }
         Ok(History {
             state: if turns.is_empty() { State::Empty } else { State::Ok },
