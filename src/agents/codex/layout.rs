@@ -42,6 +42,7 @@ impl Rollout {
         let name = name.strip_prefix("rollout-")?.strip_suffix(".jsonl")?;
         let (stamp, ids) = name.split_at_checked(STAMP)?;
         let ids = ids.strip_prefix('-')?;
+        stamp.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'T')).then_some(())?;
         let (thread, id) = match ids.split_at_checked(UUID)? {
             (thread, "") => (thread, thread),
             (thread, rest) => (thread, rest.strip_prefix('_')?),
