@@ -154,7 +154,16 @@ impl Catalog {
     /// # Errors
     /// [`Refusal::Changed`] when the file is shorter than the view saw.
     pub fn span(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
-        transcript::read_range(&view.session.key.root, &turn.file, turn.span.clone())
+        let mut bytes = Vec::new();
+        for (file, span) in turn.ranges() {
+            let piece = transcript::read_range(&view.session.key.root, file, span)?;
+            if bytes.is_empty() {
+                bytes = piece;
+            } else {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        Ok(bytes)
     }
 
     /// The sub-agent sessions of a session.

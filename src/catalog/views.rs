@@ -133,6 +133,9 @@ impl Known {
         if stamps(key, &files)? != self.stamps {
             return Ok(false);
         }
+        if !agents::agent(key.agent).is_current(&self.view.session)? {
+            return Ok(false);
+        }
         let tested = file_system_is_tested(&key.root);
         let proven =
             tested && self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));

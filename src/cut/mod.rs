@@ -5,7 +5,9 @@
 //! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
 
 mod apply;
+mod beside;
 mod disk;
+mod entry;
 mod execute;
 mod fault;
 mod journal;
@@ -13,6 +15,7 @@ mod lease;
 mod prune;
 mod recover;
 mod resolve;
+mod row;
 mod scan;
 mod state;
 mod undone;

@@ -86,6 +86,21 @@ pub struct CutPoint {
     pub confidence: Confidence,
     /// Every file that stays; the session's other history files go. Main transcript last.
     pub kept: Vec<Kept>,
+    /// The first record that goes, where a store refers to it by number; `None` where it does not.
+    pub at: Option<CutAt>,
+}
+
+/// The first record that a cut drops (or the end), as stores with numbered records refer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutAt {
+    /// The file that holds it, relative to the store's root.
+    pub file: PathBuf,
+    /// That file's id in the store.
+    pub id: String,
+    /// Byte offset in that file (uncompressed).
+    pub byte: u64,
+    /// The record's number, where the store has numbers.
+    pub ordinal: Option<u64>,
 }
 
 /// The result of the one pass over a session's files. Listing, reading, plan, undo, fork and errors

@@ -96,6 +96,11 @@ impl Stat {
         self.born.map(timestamp)
     }
 
+    /// Device (major and minor number) and inode.
+    pub fn identity(&self) -> ((u32, u32), u64) {
+        (self.device, self.inode)
+    }
+
     /// Whether both are the same file (which may have changed in between).
     pub fn same_file(&self, other: &Stat) -> bool {
         (self.device, self.inode, self.born) == (other.device, other.inode, other.born)

@@ -71,6 +71,15 @@ class Client:
         """Lets the client resume `session` with one prompt; returns a `process.Finished`."""
         raise NotImplementedError
 
+    def compared(self, store, found):
+        """What of `found` (`{path: (mode, hash or None)}` of everything in the store) must stay equal."""
+        return found
+
+    def on_top(self, store, scratch, session, turns):
+        """After the resume: whether the client's own turn list agrees (`turns` turns), and whether its own ways to
+        cut work on top of ours. None, or what was wrong."""
+        return None
+
     def history(self, request):
         """What a request to the model carries as conversation, `[[role, text]...]` with the roles user, assistant,
         call (text: the call's id) and tool; one entry per text part of a user message."""

@@ -98,4 +98,17 @@ def _chat_completions(handler, request):
     ])
 
 
-APIS = {"/chat/completions": _chat_completions}
+def _responses(handler, request):
+    """POST /responses, streamed."""
+    message = {"type": "message", "role": "assistant", "id": "scripted-1", "content": [{"type": "output_text", "text": REPLY}]}
+    usage = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 2,
+             "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 102}
+    events = [
+        {"type": "response.created", "response": {"id": "scripted"}},
+        {"type": "response.output_item.done", "output_index": 0, "item": message},
+        {"type": "response.completed", "response": {"id": "scripted", "usage": usage}},
+    ]
+    handler._events([json.dumps(event) for event in events])
+
+
+APIS = {"/chat/completions": _chat_completions, "/responses": _responses}

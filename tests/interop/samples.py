@@ -32,6 +32,8 @@ class Sample:
     # A form from before the agent kept a list of turns: it has no title, and the client's next turn begins a list
     # that does not hold the old turns.
     old_form: bool
+    # Codex neither resumes nor cuts an archived thread; a fork of it is an ordinary one.
+    archived: bool
 
     def kept_turns(self, keep):
         """How many turns stay when the cut keeps 0..=keep: more than keep + 1 inside a group."""
@@ -68,4 +70,5 @@ def _sample(agent, case, session):
         project=session["project"], session=session["session"], turns=turns,
         messages=messages, refused=refused, boundaries=boundaries,
         old_form=session.get("numbering") == "context",
+        archived=bool(session.get("archived")),
     )

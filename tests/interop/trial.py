@@ -47,7 +47,7 @@ def trials(sample):
     for keep in sorted([*sample.messages, *sample.refused]):
         if keep >= 0:
             wanted.append(Trial(sample, keep, "fork"))
-        if sample.kept_turns(keep) <= last:
+        if sample.kept_turns(keep) <= last and not sample.archived:
             wanted.append(Trial(sample, keep, "undo"))
     undone = [trial.keep for trial in wanted if trial.action == "undo" and trial.keep in sample.messages]
     for keep in sorted({undone[0], undone[len(undone) // 2]} if undone else ()):
@@ -108,7 +108,10 @@ REFUSAL_SAYS = {"ENOTUNIQ": "is ambiguous", "ENODATA": "is no longer on disk"}
 
 def _judge_cut(trial, turnfs, client, store, scratch, model):
     sample, arguments = trial.sample, _arguments(trial)
-    before = _contents(store)
+    def contents():
+        return client.compared(store, _contents(store))
+
+    before = contents()
     said = turnfs.must(store, scratch, sample.agent, *arguments)
     session, kept, messages = sample.session, sample.kept_turns(trial.keep), sample.messages[trial.keep]
 
@@ -116,13 +119,13 @@ def _judge_cut(trial, turnfs, client, store, scratch, model):
         session = said.removesuffix("\n")
         if session == sample.session or session.split() != [session]:
             raise Failed(f"fork must print a new id and nothing else, it printed {said!r}")
-        after = _contents(store)
+        after = contents()
         _same("the fork's source", before, {path: after.get(path) for path in before})
     if trial.action == "redo":
-        if _contents(store) == before:
+        if contents() == before:
             raise Failed("the undo changed nothing")
         turnfs.must(store, scratch, sample.agent, "redo", sample.session)
-        _same("the undo and its redo", before, _contents(store))
+        _same("the undo and its redo", before, contents())
         kept, messages = len(sample.turns), sample.messages[len(sample.turns) - 1]
 
     titles, last = client.listed(store, scratch)
@@ -141,6 +144,9 @@ def _judge_cut(trial, turnfs, client, store, scratch, model):
     if wrong:
         raise Failed(wrong)
     _judge_shown(sample, kept, json.loads(turnfs.must(store, scratch, sample.agent, "show", session, "--json")))
+    wrong = client.on_top(store, scratch, session, kept + 1)
+    if wrong:
+        raise Failed(wrong)
 
 
 def _arguments(trial):

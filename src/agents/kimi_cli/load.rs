@@ -148,10 +148,10 @@ impl Reading {
         let head_bytes = turns.first().map_or(main_end, |turn| turn.span.start);
         let Alignment { cuts, mut notes, .. } = alignment;
         let cuts = cuts.into_iter().enumerate().map(|(n, cut)| match cut {
-            Ok(CutPoint { confidence, kept }) => {
+            Ok(CutPoint { confidence, kept, at }) => {
                 let at_root =
                     |kept: Kept| Kept { file: place(&kept.file), source: place(&kept.source), ..kept };
-                Ok(CutPoint { confidence, kept: kept.into_iter().map(at_root).collect() })
+                Ok(CutPoint { confidence, kept: kept.into_iter().map(at_root).collect(), at })
             }
             Err(refused) => Err(refused.refusal(n)),
         });
@@ -317,6 +317,7 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
                 last: turn.last,
                 file: file.clone(),
                 span: turn.start..end,
+                pieces: Vec::new(),
                 line: turn.line,
                 group: turn.group,
                 text_len: 0,
@@ -351,6 +352,7 @@ fn turns_of_context(
                 last: None,
                 file: file.clone(),
                 span,
+                pieces: Vec::new(),
                 line: turn.line,
                 group: n as u32,
                 text_len: 0,

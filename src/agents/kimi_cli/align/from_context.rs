@@ -66,7 +66,7 @@ pub fn align_without_wire(walk: &Walk, files: &[ContextFile]) -> (Vec<ContextTur
             let wire = PathBuf::from(WIRE);
             kept.push(Kept { file: wire.clone(), source: wire, lines: walk.lines, bytes: walk.end });
         }
-        CutPoint { confidence, kept }
+        CutPoint { confidence, kept, at: None }
     };
     let before_turn = |turn: &ContextTurn| match consistent {
         true => Ok(keep(turn.line - 1, turn.start, Confidence::Exact)),

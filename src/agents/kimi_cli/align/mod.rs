@@ -253,7 +253,7 @@ impl Cutter<'_> {
         });
         files.push(self.wire(group));
         let confidence = if fit.exact { Confidence::Exact } else { Confidence::Aligned };
-        Ok(CutPoint { confidence, kept: files })
+        Ok(CutPoint { confidence, kept: files, at: None })
     }
 
     fn wire(&self, group: Option<u32>) -> Kept {
