@@ -163,6 +163,7 @@ pub(super) fn settle(locked: &Locked, store: &Tree, record: &Record, who: &str) 
     let _store_locks = entry::locks(store, record)?;
     let listed = entry::is_there(agent, store, change)?;
     if !listed {
+        entry::roll_back(agent, store, change, Way::Undo)?;
         remove(store, record)?;
     }
     Ok(Some(match listed {

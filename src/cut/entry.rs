@@ -14,25 +14,25 @@ use crate::agents::{self, Agent, SharedIndex};
 use crate::session::{Entry, Lock, Plan, Refusal, Result, Step};
 
 impl Way {
-    fn from_entry(self, change: &EntryChange) -> Option<&Entry> {
+    fn entry_left(self, change: &EntryChange) -> Option<&Entry> {
         match self {
             Way::Undo => change.before.as_ref(),
             Way::Redo => change.after.as_ref(),
         }
     }
 
-    fn to_entry(self, change: &EntryChange) -> Option<&Entry> {
-        self.back().from_entry(change)
+    fn entry_reached(self, change: &EntryChange) -> Option<&Entry> {
+        self.back().entry_left(change)
     }
 }
 
 /// What a plan makes of its session's entry, out of the index as it is now.
 pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Option<EntryChange>> {
-    let edits = plan.steps.iter().filter_map(|step| match step {
+    let mut edits = plan.steps.iter().filter_map(|step| match step {
         Step::EditEntry { index, edit } => Some((index, edit)),
         _ => None,
     });
-    let Some((index, edit)) = edits.last() else { return Ok(None) };
+    let Some((index, edit)) = edits.next() else { return Ok(None) };
     let bytes = read(store, index)?;
     let form = form(agent)?;
     let before = form.find(&bytes, edit.id())?;
@@ -44,7 +44,7 @@ pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Op
 pub(super) fn is_applied(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: Way) -> Result<bool> {
     let form = form(agent)?;
     let now = form.find(&read(store, &change.index)?, &change.id)?;
-    Ok(same(form, now.as_ref(), way.to_entry(change)))
+    Ok(same(form, now.as_ref(), way.entry_reached(change)))
 }
 
 /// Whether the session has an entry.
@@ -60,10 +60,10 @@ pub(super) fn apply(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: 
     let form = form(agent)?;
     let bytes = read(store, &change.index)?;
     let now = form.find(&bytes, &change.id)?;
-    if !same(form, now.as_ref(), way.from_entry(change)) {
+    if !same(form, now.as_ref(), way.entry_left(change)) {
         return Err(Refusal::Changed { what: change.index.display().to_string() });
     }
-    write(store, &change.index, &form.put(&bytes, &change.id, way.to_entry(change))?)
+    write(store, &change.index, &form.put(&bytes, &change.id, way.entry_reached(change))?)
 }
 
 /// Takes the change back if it was made. A sentence if there was something to tell.
@@ -77,16 +77,16 @@ pub(super) fn roll_back(
     let form = form(agent)?;
     let bytes = read(store, &change.index)?;
     let now = form.find(&bytes, &change.id)?;
-    if same(form, now.as_ref(), way.from_entry(change)) {
+    if same(form, now.as_ref(), way.entry_left(change)) {
         return Ok(None);
     }
-    if !same(form, now.as_ref(), way.to_entry(change)) {
+    if !same(form, now.as_ref(), way.entry_reached(change)) {
         return Ok(Some(format!(
             "the session's entry in {} was changed by its agent meanwhile and was left as it is",
             change.index.display()
         )));
     }
-    write(store, &change.index, &form.put(&bytes, &change.id, way.from_entry(change))?)?;
+    write(store, &change.index, &form.put(&bytes, &change.id, way.entry_left(change))?)?;
     Ok(None)
 }
 

@@ -8,6 +8,7 @@ mod store;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use turnfs::agents::Environment;
@@ -18,6 +19,7 @@ use turnfs::transcript::metrics::{self, ReadKind};
 use store::Store;
 
 const PRUNED: &str = "d2e4e057-91a4-45b8-ba0f-e987fe44efaa";
+const PROJECT: &str = "/home/dev/projects/openmax/c_compact/proj";
 
 /// Longer than a stamp is too young to be believed.
 fn settle() {
@@ -30,10 +32,10 @@ fn read(kind: ReadKind) -> u64 {
 
 /// One look as `ls` of the project and `cat` of each turn make it.
 fn look(catalog: &Catalog) {
+    let project = Some(Path::new(PROJECT));
     let listing = catalog.listing().unwrap();
-    let all = listing.all();
-    let (project, listed) = all.iter().find(|(_, listed)| listed.session.id == PRUNED).unwrap();
-    let listed = catalog.named(*project, &listed.name).unwrap().unwrap();
+    let [listed] = listing.of(project) else { panic!("the project has one session") };
+    let listed = catalog.named(project, &listed.name).unwrap().unwrap();
     let view = catalog.view(&listed.session.key).unwrap();
     assert_eq!(view.history.turns.len(), 12);
     for turn in &view.history.turns {
@@ -43,12 +45,11 @@ fn look(catalog: &Catalog) {
 
 /// The time of one `cat` of a turn whose name is known; the best of many, so that noise does not count.
 fn time_of_a_turn(catalog: &Catalog) -> Duration {
-    let listing = catalog.last_listing();
-    let all = listing.all();
-    let (project, listed) = all.iter().find(|(_, listed)| listed.session.id == PRUNED).unwrap();
+    let project = Some(Path::new(PROJECT));
+    let name = catalog.last_listing().of(project)[0].name.clone();
     let once = || {
         let start = Instant::now();
-        let listed = catalog.named(*project, &listed.name).unwrap().unwrap();
+        let listed = catalog.named(project, &name).unwrap().unwrap();
         let view = catalog.view(&listed.session.key).unwrap();
         catalog.span(&view, &view.history.turns[11]).unwrap();
         start.elapsed()
@@ -93,7 +94,9 @@ fn behaviours_1_to_4_6_21_23_24_and_26_only_what_changed_is_read_and_a_large_ind
     fs::write(store.index(), format!("[\n{},\n{own}\n]", others.join(",\n"))).unwrap();
     settle();
     let before = read(ReadKind::Index);
+    let start = Instant::now();
     look(&catalog);
+    println!("the first look at the large index: {:?}", start.elapsed());
     let large = fs::metadata(store.index()).unwrap();
     assert!(large.len() > 25_000_000, "{}", large.len());
     assert_eq!(read(ReadKind::Index) - before, large.len());

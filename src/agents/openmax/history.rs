@@ -358,7 +358,7 @@ fn outcome(said: &[Said]) -> (TurnStatus, Option<&'static str>) {
 fn has_open_calls(said: &[Said]) -> bool {
     let calls = said.iter().rposition(|said| !said.found.calls.is_empty());
     calls.is_some_and(|at| {
-        let answered = |id: &Box<str>| said[at..].iter().any(|said| said.found.answers.as_ref() == Some(id));
-        !said[at].found.calls.iter().all(answered)
+        let answered = |id: &str| said[at..].iter().any(|said| said.found.answers.as_deref() == Some(id));
+        !said[at].found.calls.iter().all(|id| answered(id))
     })
 }

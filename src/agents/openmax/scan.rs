@@ -49,6 +49,9 @@ pub(super) struct Messages {
     pub unterminated: bool,
 }
 
+/// The records of a compaction sidecar, and its damage.
+pub(super) type Compactions = (Vec<Compaction>, Vec<Damage>);
+
 /// What one file looked like when it was read.
 pub(super) struct Read<T> {
     pub content: T,
@@ -108,10 +111,7 @@ pub(super) fn messages(store: &StoreDir, file: &Path) -> Result<Read<Option<Mess
 }
 
 /// Reads the records of a compaction sidecar.
-pub(super) fn compactions(
-    store: &StoreDir,
-    file: &Path,
-) -> Result<Read<Option<(Vec<Compaction>, Vec<Damage>)>>> {
+pub(super) fn compactions(store: &StoreDir, file: &Path) -> Result<Read<Option<Compactions>>> {
     let new = || (Inspector::new(name(file), COMPACTIONS), Vec::new());
     let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
         match serde_json::from_slice(line.bytes) {
