@@ -259,7 +259,8 @@ mod tests {
     #[test]
     fn every_class_is_told_from_the_bytes() {
         use DamageClass::*;
-        let cases: &[(&[u8], &[(u64, u64, DamageClass)])] = &[
+        type Found<'a> = &'a [(u64, u64, DamageClass)];
+        let cases: &[(&[u8], Found<'_>)] = &[
             (b"{\"t\":1}\n{\"t\":2}\n", &[]),
             (b"{\"t\":1}\n\n  \r\n{\"t\":2}\r\n", &[]),
             (b"{\"t\":1}\n{\"t\":\"ha\n{\"t\":2}\n", &[(2, 8, BadLine)]),
