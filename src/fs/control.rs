@@ -199,7 +199,7 @@ impl Fs {
             Control::Fork => {
                 let n = match command.target {
                     Target::Number(n) => n,
-                    Target::Last => last_finished(seen)?,
+                    Target::Last => seen.history.last_finished()?,
                 };
                 let id = cut::fork(&self.state, &seen.session, &seen.history, n)?;
                 Done { sentence: format!("done, turns 0 to {n} are session {id}"), forked: Some(id) }
@@ -207,18 +207,6 @@ impl Fs {
         };
         self.catalog.forget(&seen.session.key);
         Ok(done)
-    }
-}
-
-/// The last turn that nobody is at.
-fn last_finished(seen: &View) -> Result<u32> {
-    let history = &seen.history;
-    let running = text::running(history, seen.writer.as_ref());
-    let finished = history.turns.iter().rev().find(|turn| running.is_none_or(|running| running.n != turn.n));
-    match (finished, running) {
-        (Some(turn), _) => Ok(turn.n),
-        (None, Some(running)) => Err(Refusal::StillRunning { asked: running.n, last_finished: None }),
-        (None, None) => Err(Refusal::NoSuchTurn { asked: 0, turns: 0 }),
     }
 }
 

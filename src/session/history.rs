@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::{Confidence, Damage, Refusal, Turn};
+use super::{Confidence, Damage, Refusal, Turn, TurnStatus};
 
 /// The condition of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -176,6 +176,32 @@ impl History {
             Some(Err(Refusal::Ambiguous { .. })) => Confidence::Ambiguous,
             Some(Err(Refusal::Lost { .. })) | None => Confidence::Lost,
             Some(Err(_)) => Confidence::Exact,
+        }
+    }
+
+    /// The turns of the last group, if it has no end: somebody is at them now, or was killed in them. A
+    /// group runs as a whole.
+    pub fn open_end(&self) -> &[Turn] {
+        let group = self.turns.last().map_or(0, |turn| turn.group);
+        let from = self.turns.iter().position(|turn| turn.group == group).unwrap_or(0);
+        let last = &self.turns[from..];
+        if last.iter().any(Turn::is_open) { last } else { &[] }
+    }
+
+    /// The last turn that is not running: where a fork `last` is made.
+    ///
+    /// # Errors
+    /// [`Refusal::StillRunning`] when there is none before the running one; [`Refusal::NoSuchTurn`] when
+    /// there is none at all; and as [`History::readable`].
+    pub fn last_finished(&self) -> Result<u32, Refusal> {
+        self.readable()?;
+        let open = self.open_end();
+        let running = open.iter().any(|turn| turn.status == TurnStatus::Running);
+        let finished = self.turns.len() - if running { open.len() } else { 0 };
+        match (finished.checked_sub(1), open.first()) {
+            (Some(last), _) => Ok(last as u32),
+            (None, Some(turn)) => Err(Refusal::StillRunning { asked: turn.n, last_finished: None }),
+            (None, None) => Err(Refusal::NoSuchTurn { asked: 0, turns: 0 }),
         }
     }
 

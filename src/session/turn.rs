@@ -104,6 +104,12 @@ pub struct Piece {
 }
 
 impl Turn {
+    /// Whether the store holds no end of this turn: somebody is at it now, or was killed in it.
+    pub fn is_open(&self) -> bool {
+        let no_end = matches!(self.detail, Some("open" | "open-calls" | "ended-in-tool" | "no-reply"));
+        no_end || self.status == TurnStatus::Running
+    }
+
     /// Longest prompt kept in memory, in characters.
     pub const PROMPT_CHARS: usize = 4096;
 

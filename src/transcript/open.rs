@@ -161,6 +161,7 @@ impl StoreDir {
     /// # Errors
     /// What the system reports.
     pub fn stat(&self, file: &Path) -> Result<Option<Stat>> {
+        super::metrics::count_stats(1);
         let Some((parent, name)) = file.parent().zip(file.file_name()) else {
             return Stat::of(&self.handle)
                 .map(Some)

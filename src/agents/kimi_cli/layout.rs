@@ -16,6 +16,7 @@ use super::head::{self, Head};
 use super::json::JsonStr;
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Entry, EntryKind, Stat, StoreDir, read_small};
 
 pub(super) const INDEX: &str = "kimi.json";
@@ -324,6 +325,7 @@ fn title(dir: &StoreDir) -> Result<Option<String>, String> {
         Ok(None) => return Ok(None),
         Err(refusal) => return Err(refusal.to_string()),
     };
+    count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
     let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken("not valid UTF-8"))?;
     let state: State<'_> = serde_json::from_str(text).map_err(|error| broken(&error.to_string()))?;
     let title = state.custom_title.map(|title| title.text().into_owned());
@@ -358,8 +360,11 @@ fn local() -> String {
 impl Projects {
     fn read(store: &StoreDir) -> Projects {
         let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
-            Ok(Some(bytes)) => serde_json::from_slice::<Index>(&bytes)
-                .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told")),
+            Ok(Some(bytes)) => {
+                count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
+                serde_json::from_slice::<Index>(&bytes)
+                    .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told"))
+            }
             Ok(None) => Err("it is not there, so no project can be told".into()),
             Err(refusal) => Err(refusal.to_string()),
         };

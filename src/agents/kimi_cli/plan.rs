@@ -12,7 +12,6 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use super::KimiCli;
-use super::writer::is_open;
 use crate::agents::Agent as _;
 use crate::session::{
     Content, CutPoint, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step,
@@ -65,10 +64,11 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
     // Only the last group can still be running; an open turn that nobody works on was killed.
-    let last_group = history.turns.last().map_or(0, |turn| turn.group);
-    let open = history.turns.iter().any(|turn| turn.group == last_group && is_open(turn));
-    if keeps > last_group && open && KimiCli.writer(session, history).is_some() {
-        return Err(Refusal::StillRunning { asked: n, last_finished: last_group.checked_sub(1) });
+    if let Some(first) = history.open_end().first().map(|turn| turn.n)
+        && keeps > first
+        && KimiCli.writer(session, history).is_some()
+    {
+        return Err(Refusal::StillRunning { asked: n, last_finished: first.checked_sub(1) });
     }
     require_project(session)?;
 

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::session::{AgentKind, History, Session, Turn, TurnStatus, Writer};
+use crate::session::{AgentKind, History, Session, Writer};
 
 /// How long /proc is searched at most.
 const TIME: Duration = Duration::from_millis(100);
@@ -22,17 +22,8 @@ pub(super) fn writer(session: &Session, history: &History) -> Option<Writer> {
     process(session).or_else(|| open_turn(session, history))
 }
 
-/// Whether a turn has no end in the wire: it runs, or its client was killed.
-pub(super) fn is_open(turn: &Turn) -> bool {
-    turn.status == TurnStatus::Running || turn.detail == Some("open")
-}
-
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
-    let last = history.turns.last()?;
-    let same_group = |turn: &&Turn| turn.group == last.group;
-    if !history.turns.iter().rev().take_while(same_group).any(is_open) {
-        return None;
-    }
+    let last = history.open_end().last()?;
     let now = SystemTime::now();
     let recent = history.files.iter().any(|view| {
         let facts = std::fs::symlink_metadata(session.key.root.join(&view.file));
