@@ -54,6 +54,11 @@ impl Tree {
         Ok(Tree { path: path.to_owned(), dir })
     }
 
+    /// A directory that is open already.
+    pub fn opened(dir: OwnedFd, path: &Path) -> Tree {
+        Tree { path: path.to_owned(), dir }
+    }
+
     /// A directory below this one.
     pub fn sub(&self, relative: &Path) -> Result<Tree> {
         let dir = self.folder(relative).map_err(|e| self.error("opening", relative, e))?;

@@ -11,6 +11,7 @@ use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
+use super::holder;
 use super::journal::{Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
@@ -503,16 +504,18 @@ fn take_hands(agent: &dyn Agent, store: &Tree, locks: &[Lock], force: bool, aske
     let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
     Hands::take(store, locks, on_writer)?.map_err(|held| {
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let evidence = match &held {
-            HeldByWriter::Open(file) => format!("has {} open for writing", name(file)),
-            HeldByWriter::Claim(file) => format!("holds {}, which `force` does not override", name(file)),
+        let (file, evidence) = match &held {
+            HeldByWriter::Open(file) => (file, format!("has {} open for writing", name(file))),
+            HeldByWriter::Claim(file) => {
+                (file, format!("holds {}, which `force` does not override", name(file)))
+            }
         };
-        live(agent, evidence, asked)
+        live(agent, holder::of(&store.path().join(file)), evidence, asked)
     })
 }
 
-fn live(agent: &dyn Agent, evidence: String, asked: &str) -> Refusal {
-    Refusal::Live { writer: Writer { agent: agent.kind(), pid: None, evidence }, asked: asked.to_owned() }
+fn live(agent: &dyn Agent, pid: Option<u32>, evidence: String, asked: &str) -> Refusal {
+    Refusal::Live { writer: Writer { agent: agent.kind(), pid, evidence }, asked: asked.to_owned() }
 }
 
 /// Refuses if the agent seems to be at work in the session, or a file grows between two looks.
@@ -537,7 +540,9 @@ fn look_for_writer(
     for _ in 0..if grown { 4 } else { 1 } {
         std::thread::sleep(BETWEEN_LOOKS);
         if lengths()? != first {
-            return Err(live(agent, "is writing to it right now".into(), asked));
+            let files = seen.files.iter().map(|view| store.path().join(&view.file));
+            let pid = files.into_iter().find_map(|file| holder::of(&file));
+            return Err(live(agent, pid, "is writing to it right now".into(), asked));
         }
     }
     Ok(())

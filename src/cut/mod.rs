@@ -10,6 +10,7 @@ mod disk;
 mod entry;
 mod execute;
 mod fault;
+mod holder;
 mod journal;
 mod lease;
 mod prune;

@@ -149,11 +149,20 @@ impl Fs {
         control: Control,
         writable: bool,
     ) -> Result<ControlHandle> {
-        if writable && self.options.read_only {
-            return Err(Refusal::ReadOnlyMount);
-        }
-        let seen = self.view(&session.key)?;
-        seen.history.readable()?;
+        let open = || {
+            if writable && self.options.read_only {
+                return Err(Refusal::ReadOnlyMount);
+            }
+            let seen = self.view(&session.key)?;
+            seen.history.readable()?;
+            Ok(seen)
+        };
+        let seen = open().inspect_err(|refusal| {
+            if writable {
+                let sentence = format!("{} refused: {refusal}", control.name());
+                self.memory.note(&session.key, sentence, None);
+            }
+        })?;
         let inner = Inner { seen, used: false, forked: None, text: None, base: 0 };
         Ok(ControlHandle { session: session.clone(), control, writable, inner: Mutex::new(inner) })
     }
@@ -179,12 +188,15 @@ impl Fs {
                     Target::Last => last()?,
                 };
                 let done = cut::undo(&self.state, &seen.session, &seen.history, n, command.force)?;
-                let sentence = format!(
+                let mut sentence = format!(
                     "done, {} removed (undone/{}), {} left",
                     turns_in_words(done.drops),
                     done.number,
                     done.keeps
                 );
+                if done.keeps > n {
+                    sentence = format!("{sentence}; {}", seen.history.what_stays(n));
+                }
                 Done { sentence, forked: None }
             }
             Control::Redo => {

@@ -169,8 +169,7 @@ fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> Strin
     let mut text = files.collect::<Vec<_>>().join(", ");
     let stays = history.turns_kept(n);
     if stays > n {
-        let _ =
-            write!(text, "; turns {n} to {} stay, they belong to turn {}", stays - 1, n.saturating_sub(1));
+        text.push_str(&format!("; {}", history.what_stays(n)));
     }
     text
 }

@@ -205,6 +205,19 @@ impl History {
         }
     }
 
+    /// A sentence for a cut before turn `n` that lies inside a group: which turns stay, and why; empty where
+    /// `n` is a boundary of its own.
+    pub fn what_stays(&self, n: u32) -> String {
+        let kept = self.turns_kept(n);
+        match self.turns.get(n as usize) {
+            Some(turn) if kept == n + 1 => format!("turn {n} belongs to turn {} and stays", turn.group),
+            Some(turn) if kept > n => {
+                format!("turns {n} to {} belong to turn {} and stay", kept - 1, turn.group)
+            }
+            _ => String::new(),
+        }
+    }
+
     /// How many turns the cut point before turn `n` really keeps: `n`, or more where `n` lies inside a
     /// group, which is only kept or dropped as a whole.
     pub fn turns_kept(&self, n: u32) -> u32 {

@@ -115,6 +115,9 @@ impl Stat {
     }
 }
 
+/// How long an open waits for a lease to be given back; a cut holds one for milliseconds.
+const LEASE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
 impl StoreDir {
     /// Opens a store's root; the root itself may be reached through symlinks, the user named it.
     /// `None` if it is not there.
@@ -246,7 +249,20 @@ impl StoreDir {
         Refusal::Io { action, path: self.path.join(file), errno }
     }
 
+    /// Opens `file`, waiting at most [`LEASE_PATIENCE`] while a cut (or somebody else) has a lease on it.
     fn resolve(&self, action: &'static str, file: &Path, flags: OFlags) -> Result<Option<OwnedFd>> {
+        let start = std::time::Instant::now();
+        loop {
+            match self.resolve_now(action, file, flags) {
+                Err(Refusal::Io { errno: Errno::AGAIN, .. }) if start.elapsed() < LEASE_PATIENCE => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn resolve_now(&self, action: &'static str, file: &Path, flags: OFlags) -> Result<Option<OwnedFd>> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let names: Option<Vec<_>> = file
             .components()

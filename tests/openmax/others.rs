@@ -23,7 +23,7 @@ impl Other {
     /// Starts `what` in the store and waits until it is at work.
     fn start(what: &str, store: &Store) -> Other {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "others::the_other_program", "--ignored", "--nocapture"])
+            .args(["--exact", "others::the_other_program", "--nocapture"])
             .env("OPENMAX_OTHER", what)
             .env("OPENMAX_SESSIONS", store.root.join("sessions"))
             .stdin(Stdio::piped())
@@ -51,7 +51,6 @@ impl Drop for Other {
 
 /// Not a test: what the other process does.
 #[test]
-#[ignore = "started by the tests of this file"]
 fn the_other_program() {
     let Some(what) = std::env::var_os("OPENMAX_OTHER") else { return };
     let sessions = PathBuf::from(std::env::var_os("OPENMAX_SESSIONS").unwrap());

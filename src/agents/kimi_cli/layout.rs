@@ -28,7 +28,7 @@ pub(super) const SUBAGENTS: &str = "subagents";
 
 /// Longest index and longest state.json that are read, bytes. Real ones have kilobytes.
 const LONGEST_INDEX: u64 = 64 << 20;
-const LONGEST_STATE: u64 = 4 << 20;
+pub(super) const LONGEST_STATE: u64 = 4 << 20;
 
 /// What is remembered from one look to the next.
 struct Remembered {
@@ -239,11 +239,16 @@ impl Look<'_> {
         let dir = if stats.own.kind == EntryKind::Dir { group.dir(Path::new(name))? } else { None };
         let head = match &dir {
             Some(dir) if stats.wire.is_some() => {
-                head::read(dir, Path::new(WIRE), before.map(|(.., known)| &known.head))?
+                head::read(dir, Path::new(WIRE), before.map(|(.., known)| &known.head))
             }
-            Some(dir) => head::of_context(dir, Path::new(CONTEXT))?,
-            None => head::of_context(group, Path::new(name))?,
+            Some(dir) => head::of_context(dir, Path::new(CONTEXT)),
+            None => head::of_context(group, Path::new(name)),
         };
+        // A session that cannot be read is still one.
+        let head = head.unwrap_or_else(|refusal| {
+            self.problem(path.to_path_buf(), refusal.to_string());
+            Head::default()
+        });
         let title = match (&dir, &stats.state, before) {
             (_, state, Some((at, .., known)))
                 if *state == known.files.state && state.is_none_or(|state| state.vouches(at)) =>
