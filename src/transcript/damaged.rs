@@ -1,7 +1,8 @@
 //! What is wrong with a line that is no record: the classes of damage, told from the bytes alone.
 //!
 //! Classes say what most probably happened (a kill during an append, two appends without a newline
-//! between them, a power loss), so that the user can mend it. Nothing here mends anything.
+//! between them, a power loss), so that the user can mend it. Nothing here mends anything. Rules:
+//! `docs/stores/damage.md`.
 
 use serde::de::IgnoredAny;
 

@@ -1,4 +1,5 @@
 //! What looking at an OpenMax store costs, counted. One test, one process: the counters are the process's.
+//! The numbers are those of `docs/stores/openmax.md`, "9. Behaviours by number".
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 #![allow(dead_code)]

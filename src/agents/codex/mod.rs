@@ -3,6 +3,7 @@
 //! `layout` knows names, `heads` and `database` read what lists need, `lineage` follows a history through
 //! its files, `pass` and `load` find turns, `items` and `context` say what is in them, `cuts` says how to
 //! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
+//! Facts: `docs/stores/codex.md`.
 
 mod context;
 mod cuts;

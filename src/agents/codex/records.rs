@@ -1,7 +1,7 @@
 //! A rollout's lines, reduced to what decides turns, texts and lineage; the rest stays untouched bytes.
 //!
-//! Source: observed with codex-cli 0.171.0. Every struct borrows from the line; unknown keys are ignored and
-//! unknown types are kept as such, as the client does.
+//! Facts: `docs/stores/codex.md`, "2. A line". Every struct borrows from the line; unknown keys are ignored
+//! and unknown types are kept as such, as the client does.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 //!
 //! Finding them reads kimi.json, each session's state.json and the head of each wire, and reads again only
 //! what a stat says may have changed. Folder names are never decoded: a directory belongs to a project only
-//! if kimi.json lists a path with that hash. Source: kimi-cli.md, sections 0 and 1.
+//! if kimi.json lists a path with that hash. Facts: `docs/stores/kimi-cli.md`, "1. Layout".
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Cuts of this store as steps. Source: stores/kimi-cli.md, section 3.
+//! Cuts of this store as steps. Facts: `docs/stores/kimi-cli.md`, "3. Writing".
 //!
 //! Which bytes stay is decided by the cut points of the history; here is only what to do with the files.
 //! The client sorts sessions by the mtime of context.jsonl: a cut that shortens it counts as activity,
@@ -98,7 +98,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
 }
 
 /// On resume of a session whose work dir is not in kimi.json the client makes a new session with that id
-/// and deletes the context that it finds (section 0).
+/// and deletes the context that it finds ("0. Surprises").
 fn require_project(session: &Session) -> Result<()> {
     match &session.place {
         Place::Project(_) => Ok(()),
@@ -138,7 +138,7 @@ fn context_files(session: &Session, history: &History) -> BTreeSet<PathBuf> {
 }
 
 /// state.json as the client's own fork writes it, with the additional directories carried over
-/// (section 3, step 5).
+/// ("3. Writing", step 5).
 #[derive(Serialize)]
 struct ForkState {
     version: u32,
@@ -202,7 +202,7 @@ fn first_line(prompt: &str) -> String {
     prompt.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(50).collect()
 }
 
-/// Sub-agent directories and uploads that the kept part of the wire names (section 3, step 4).
+/// Sub-agent directories and uploads that the kept part of the wire names ("3. Writing", step 4).
 fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content)>> {
     let Some(wire) = point.kept.iter().find(|kept| kept.file.ends_with("wire.jsonl")) else {
         return Ok(Vec::new());

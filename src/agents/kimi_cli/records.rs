@@ -15,7 +15,7 @@ pub struct TextKey {
 }
 
 impl TextKey {
-    /// Longer than every prefix that the client writes (`kimi-cli.md`, section 2.1).
+    /// Longer than every prefix that the client writes (`docs/stores/kimi-cli.md`, "2.1 context.jsonl").
     pub const HEAD_CHARS: usize = 160;
 
     /// The key of a whole text.
@@ -64,7 +64,8 @@ pub struct WireLine {
     pub event: WireEvent,
 }
 
-/// What a wire line says. Source: stores/kimi-cli.md, sections 2.2 and 4.2.
+/// What a wire line says. Facts: `docs/stores/kimi-cli.md`, "2.2 wire.jsonl" and "4.2 Wire to turns and
+/// operations".
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireEvent {
     /// The first line, or another one without a message.
@@ -115,7 +116,7 @@ pub struct ContextLine {
     pub record: ContextRecord,
 }
 
-/// What a context line says. Source: stores/kimi-cli.md, section 2.1.
+/// What a context line says. Facts: `docs/stores/kimi-cli.md`, "2.1 context.jsonl".
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContextRecord {
     SystemPrompt,

@@ -2,7 +2,8 @@
 //! made on the context.
 //!
 //! [`Walker`] is fed line by line, so a wire of any size is walked in memory that grows only with its turns
-//! and steps. Nobody else decides what a turn is. The rules are section 4.2 of stores/kimi-cli.md.
+//! and steps. Nobody else decides what a turn is. Rules: `docs/stores/kimi-cli.md`, "4.2 Wire to
+//! turns and operations".
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -75,7 +76,7 @@ pub struct Op {
     pub kind: OpKind,
 }
 
-/// The letters are those of stores/kimi-cli.md.
+/// The letters are those of `docs/stores/kimi-cli.md`, "4.2 Wire to turns and operations".
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
     /// T: a run begins: one checkpoint and its user record. `text`: where the wire tells it.
@@ -487,7 +488,8 @@ fn needs_reply(command: &str) -> bool {
     matches!(command, "clear" | "reset" | "add-dir" | "afk" | "import")
 }
 
-/// What a command did to the context, told by its reply. Source: stores/kimi-cli.md, 2.1, 2.3 and 4.2.
+/// What a command did to the context, told by its reply. Facts: `docs/stores/kimi-cli.md`,
+/// "2.3 What each input writes".
 fn command_effect(command: &str, reply: &str) -> Option<OpKind> {
     let record = |said: &str, prefix| reply.contains(said).then_some(OpKind::SideRecord { prefix });
     match command {

@@ -1,4 +1,4 @@
-//! Who has a session open. Source: stores/kimi-cli.md, section 1, "Live writer".
+//! Who has a session open. Facts: `docs/stores/kimi-cli.md`, "Live writer".
 //!
 //! The client has no lock file and no open descriptor, so this is evidence: a kimi process in the work
 //! directory, or a last turn without its end in files that were written a moment ago. The project itself

@@ -1,4 +1,4 @@
-//! Cuts of this store as steps. Source: openmax.md, sections 4 to 6.
+//! Cuts of this store as steps. Facts: `docs/stores/openmax.md`, "4. Locks" to "6. Undo N in place".
 //!
 //! The client's own locks are taken in its order. A fork copies the files and appends an entry; an undo
 //! changes the entry first, then the transcript, and moves the sidecars away last.

@@ -1,7 +1,7 @@
 //! The store of OpenMax (the client of August 2026, and the stricter one that followed it).
 //!
 //! One shared index names the sessions; each has a transcript and, once it was pruned, an archive of what
-//! the prune dropped. Facts and their sources are named where they are used.
+//! the prune dropped. Facts: `docs/stores/openmax.md`, named by section where they are used.
 
 mod cuts;
 mod history;

@@ -1,5 +1,5 @@
 //! The whole history of a session: what a prune left in the transcript, put together with what it moved to
-//! the archive. Source: openmax.md, section 7.
+//! the archive. Facts: `docs/stores/openmax.md`, "7. History behind a prune".
 //!
 //! A prune keeps the head (system line and first request) and the tail; it replaces what was between by a
 //! digest and appends it to the archive, after the originals of tool outputs that it cut.

@@ -1,4 +1,4 @@
-//! Who has a session open. Source: openmax.md, section 4.
+//! Who has a session open. Facts: `docs/stores/openmax.md`, "4. Locks".
 //!
 //! Newer clients hold `<id>.lock`; that lock is never tried here, since even a shared one for an instant
 //! makes a client that starts fail. /proc/locks tells who has it. Older clients hold nothing: a process of

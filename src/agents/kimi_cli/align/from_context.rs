@@ -1,7 +1,7 @@
 //! Sessions whose wire has no turn: the old flat form, or a lost wire. The context itself is numbered.
 //!
 //! Only the live file counts: its runs are what the model still sees, and without a wire nothing tells how
-//! the rotated files follow each other. Source: stores/kimi-cli.md, section 2.4.
+//! the rotated files follow each other. Facts: `docs/stores/kimi-cli.md`, "2.4 Old flat form".
 
 use std::path::PathBuf;
 

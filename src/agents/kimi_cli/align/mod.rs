@@ -2,7 +2,7 @@
 //!
 //! The wire's operations are split into epochs, each epoch gets its file, `replay` (or else `matching`)
 //! says where the operations lie in it. Whoever shows, plans or cuts uses the cut points made here and
-//! never looks at context records itself. The rules are section 4 of stores/kimi-cli.md.
+//! never looks at context records itself. Rules: `docs/stores/kimi-cli.md`, "4. Alignment".
 
 pub mod epoch;
 pub mod from_context;
