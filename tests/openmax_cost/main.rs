@@ -31,7 +31,7 @@ fn read(kind: ReadKind) -> u64 {
     metrics::bytes(AgentKind::OpenMax, kind)
 }
 
-/// One look as `ls` of the project and `cat` of each turn make it.
+/// One look as `ls` of the project and `stat` of each turn make it.
 fn look(catalog: &Catalog) {
     let project = Some(Path::new(PROJECT));
     let listing = catalog.listing().unwrap();
@@ -39,9 +39,6 @@ fn look(catalog: &Catalog) {
     let listed = catalog.named(project, &listed.name).unwrap().unwrap();
     let view = catalog.view(&listed.session.key).unwrap();
     assert_eq!(view.history.turns.len(), 12);
-    for turn in &view.history.turns {
-        catalog.span(&view, turn).unwrap();
-    }
 }
 
 /// The time of one `cat` of a turn whose name is known; the best of many, so that noise does not count.
@@ -78,7 +75,14 @@ fn behaviours_1_to_4_6_21_23_24_and_26_only_what_changed_is_read_and_a_large_ind
     }
     assert_eq!(read(ReadKind::Index), index.len());
     assert_eq!((read(ReadKind::Transcript), metrics::parses()), (transcript, parses));
+    // A turn that is read costs its own bytes and no more.
+    let key = store.session(PRUNED).key.clone();
+    let view = catalog.view(&key).unwrap();
+    let bytes: u64 =
+        view.history.turns.iter().map(|turn| catalog.span(&view, turn).unwrap().len() as u64).sum();
+    assert_eq!(read(ReadKind::Transcript) - transcript, bytes);
     let small = time_of_a_turn(&catalog);
+    let transcript = read(ReadKind::Transcript);
 
     // 3: 100,000 entries of other projects, and 4: one write by another program costs one read.
     let own = fs::read_to_string(store.index()).unwrap();
