@@ -1,4 +1,4 @@
-//! Where the sessions lie: kimi.json names the work directories, sessions/<md5 of the path>/ holds theirs.
+//! Where the sessions lie: kimi.json names the work directories, `sessions/<md5 of the path>/` holds theirs.
 //!
 //! Finding them reads kimi.json, each session's state.json and the head of each wire, and reads again only
 //! what a stat says may have changed. Folder names are never decoded: a directory belongs to a project only
