@@ -44,7 +44,7 @@ pub(super) fn undo(
     let plan = agent.plan_undo(session, seen, n)?;
     let asked = n.to_string();
     if !force {
-        look_for_writer(agent, &store, session, seen, &asked)?;
+        look_for_writer(agent, &store, &locked, session, seen, &asked)?;
     }
     let turns = if force { turns_now(agent, &store, session, seen) } else { seen.turns.clone() };
     let hands = take_hands(agent, &store, &plan.locks, force, &asked)?;
@@ -142,8 +142,9 @@ pub(super) fn redo(
     let turns = undone::turns(&locked.folder, number)?;
 
     let seen = agent.load(session)?;
+    seen.readable()?;
     if !force {
-        look_for_writer(agent, &store, session, &seen, &number.to_string())?;
+        look_for_writer(agent, &store, &locked, session, &seen, &number.to_string())?;
     }
     // The files that exist and are changed in place are leased, in the record's order.
     let in_place = undo.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
@@ -522,12 +523,17 @@ fn live(agent: &dyn Agent, pid: Option<u32>, evidence: String, asked: &str) -> R
 fn look_for_writer(
     agent: &dyn Agent,
     store: &Tree,
+    locked: &Locked,
     session: &Session,
     seen: &History,
     asked: &str,
 ) -> Result<()> {
     if let Some(writer) = agent.writer(session, seen) {
-        return Err(Refusal::Live { writer, asked: asked.to_owned() });
+        // Without a process the evidence is that the files are young; an undo makes them so.
+        let is_process = writer.pid.is_some();
+        if is_process || !is_as_an_undo_left_it(locked, seen)? {
+            return Err(Refusal::Live { writer, asked: asked.to_owned() });
+        }
     }
     let lengths = || -> Result<Vec<Option<u64>>> {
         let files = seen.files.iter();
@@ -546,6 +552,18 @@ fn look_for_writer(
         }
     }
     Ok(())
+}
+
+/// Whether nobody wrote to the session since its latest undo.
+fn is_as_an_undo_left_it(locked: &Locked, seen: &History) -> Result<bool> {
+    let Some(number) = undone::numbers(&locked.folder)?.last().copied() else { return Ok(false) };
+    let left = undone::record(&locked.folder, number)?.leaves;
+    let there = |len: &Option<u64>| len.is_some();
+    let count = seen.files.iter().filter(|view| there(&view.len)).count();
+    let same = seen.files.iter().filter(|view| there(&view.len)).all(|view| {
+        left.iter().any(|left| left.file == view.file && left.len == view.len && left.hash == view.hash)
+    });
+    Ok(same && left.iter().filter(|left| there(&left.len)).count() == count)
 }
 
 /// The session as it must be read after the cut: without the files that went, with those that came.

@@ -206,6 +206,53 @@ fn a_turn_that_has_not_ended_is_live_while_it_is_fresh_and_can_be_undone_when_it
     store.undo(1).unwrap();
 }
 
+/// Leaves the second turn of a-plain without its end, as a killed client does, and ages all files.
+fn with_a_killed_turn() -> Store {
+    let sample = samples().into_iter().find(|sample| sample.name == "a-plain").unwrap();
+    let store = sample.copy();
+    let wire = store.root().join(&store.path).join("wire.jsonl");
+    let text = std::fs::read_to_string(&wire).unwrap();
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let ends: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].contains("\"TurnEnd\"")).collect();
+    lines.remove(ends[1]);
+    std::fs::write(&wire, lines.concat()).unwrap();
+    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    std::fs::File::options().write(true).open(&wire).unwrap().set_modified(hour_ago).unwrap();
+    for name in ["context.jsonl", "wire.jsonl"] {
+        let file = store.root().join(&store.path).join(name);
+        std::fs::File::options().write(true).open(file).unwrap().set_modified(hour_ago).unwrap();
+    }
+    store
+}
+
+#[test]
+fn what_an_undo_has_just_written_is_not_taken_for_a_client_at_work() {
+    let store = with_a_killed_turn();
+    let before = store.snapshot();
+    // The killed turn is the last one now, in files of this moment.
+    store.undo(2).unwrap();
+    store.redo().unwrap();
+    assert_eq!(store.snapshot(), before);
+    let store = with_a_killed_turn();
+    store.undo(3).unwrap();
+    store.undo(2).unwrap();
+    store.undo(0).unwrap();
+}
+
+#[test]
+fn redo_names_the_damage_that_is_in_its_way() {
+    let sample = samples().into_iter().find(|sample| sample.name == "a-plain").unwrap();
+    let store = sample.copy();
+    store.undo(2).unwrap();
+    let wire = store.root().join(&store.path).join("wire.jsonl");
+    let left = std::fs::read_to_string(&wire).unwrap();
+    std::fs::write(&wire, left.replacen("{\"timestamp\"", "{\"timest", 1)).unwrap();
+    let refusal = store.redo().unwrap_err();
+    assert_eq!(refusal.errno(), Errno::UCLEAN, "{refusal}");
+    std::fs::write(&wire, left).unwrap();
+    store.redo().unwrap();
+}
+
 #[test]
 fn a_kimi_process_in_the_project_is_a_writer_and_an_editor_is_not() {
     let sample = samples().into_iter().find(|sample| sample.name == "a-plain").unwrap();

@@ -87,10 +87,14 @@ pub enum OpKind {
     Steer { text: TextKey },
     /// R, V: the context file was rotated and a new epoch began.
     NewEpoch(NewEpoch),
+    /// R, perhaps: the client was killed in a compaction or a /clear, before or after the rotation. Only the
+    /// context files tell.
+    MaybeEpoch(NewEpoch),
     /// M: a turn that never reached a step; it may have left its checkpoint and user record, or nothing.
     Unanswered { text: TextKey },
     /// A: a command's own user record, without a checkpoint, that begins with this prefix.
-    SideRecord { prefix: &'static str },
+    /// `sure`: that it is there was said in the wire.
+    SideRecord { prefix: &'static str, sure: bool },
 }
 
 /// Why an epoch began; this decides where its checkpoint ids start.
@@ -151,6 +155,8 @@ enum RawKind {
     },
     /// What the command did, if the turn is not nested.
     CommandDone(OpKind),
+    /// What a command did, or may have done, in which the client was killed; the turn is the last one begun.
+    KilledCommand(OpKind),
 }
 
 /// The step whose content is being read.
@@ -272,13 +278,16 @@ impl Walker {
     }
 
     fn turn_begins(&mut self, line: &WireLine, text: &TextKey, command: Option<&str>) {
+        self.killed_in_compaction();
         self.flush_stopped();
         self.step_ends();
-        // A turn with steps of its own has no nested ones: it was killed.
-        while let Some(&top) = self.open.last()
-            && self.turns[top].steps > 0
-            && !self.turns[top].has_inner
-        {
+        while let Some(&top) = self.open.last() {
+            let begun = &self.turns[top];
+            // A turn with steps of its own has no nested ones: it was killed.
+            let killed_in_step = begun.steps > 0 && !begun.has_inner;
+            if !killed_in_step && !self.killed_command(top) {
+                break;
+            }
             self.open.pop();
         }
         let inside = self.open.last().copied();
@@ -308,6 +317,35 @@ impl Walker {
             interrupted: false,
             reply: String::new(),
         });
+    }
+
+    /// A client that is gone while it compacted may have rotated the context already.
+    fn killed_in_compaction(&mut self) {
+        if self.compacting {
+            self.emit(OpKind::MaybeEpoch(NewEpoch::Compaction));
+        }
+    }
+
+    /// Whether this open turn is a command that can have no (further) turn in it, so that it was killed.
+    /// What it writes into the context comes before its reply: it may be there.
+    fn killed_command(&mut self, turn: usize) -> bool {
+        let begun = &self.turns[turn];
+        let Some(name) = begun.turn.command.as_deref() else { return false };
+        // /init has exactly one turn in it, and writes its record behind that.
+        let inner_is_done = || self.turns.get(turn + 1).is_some_and(|inner| inner.turn.end.is_some());
+        if !needs_reply(name) && !(name == "init" && begun.has_inner && inner_is_done()) {
+            return false;
+        }
+        let said = if name == "init" { None } else { command_effect(name, &begun.reply) };
+        let effect = said.or_else(|| match name {
+            "clear" | "reset" => Some(OpKind::MaybeEpoch(NewEpoch::Clear)),
+            _ => side_record(name).map(|prefix| OpKind::SideRecord { prefix, sure: false }),
+        });
+        if let Some(kind) = effect {
+            let last = self.turns.len() - 1;
+            self.ops.push(RawOp { turn: last, kind: RawKind::KilledCommand(kind) });
+        }
+        true
     }
 
     fn turn_ends(&mut self, line: &WireLine) {
@@ -365,8 +403,12 @@ impl Walker {
 
     /// Ends the walk: what the turns were and did.
     pub fn finish(mut self) -> Walk {
+        self.killed_in_compaction();
         self.flush_stopped();
         self.step_ends();
+        if let Some(&top) = self.open.last() {
+            self.killed_command(top);
+        }
         let nesting = Nesting::of(&self.turns);
         for (index, begun) in self.turns.iter_mut().enumerate() {
             begun.turn.group = nesting.groups[index] as u32;
@@ -450,8 +492,9 @@ fn settle(raw: Vec<RawOp>, turns: &[Begun], nesting: &Nesting, steps: usize) -> 
     let mut next_unanswered = unanswered.next();
     let op = |turn: usize, kind| Op { group: nesting.groups[turn] as u32, kind };
     for RawOp { turn, kind } in raw {
+        let killed = matches!(kind, RawKind::KilledCommand(_));
         let kind = match kind {
-            RawKind::Op(kind) => kind,
+            RawKind::Op(kind) | RawKind::KilledCommand(kind) => kind,
             RawKind::Run { own_text, first_step } => {
                 let begun = &turns[turn].turn;
                 let text = (own_text && begun.command.is_none()).then(|| begun.text.clone());
@@ -460,7 +503,8 @@ fn settle(raw: Vec<RawOp>, turns: &[Begun], nesting: &Nesting, steps: usize) -> 
             RawKind::CommandDone(_) if turns[turn].turn.nested => continue,
             RawKind::CommandDone(kind) => kind,
         };
-        if nesting.off_context[turn] {
+        // Not what a killed /init wrote itself, behind its inner turn.
+        if nesting.off_context[turn] && !killed {
             continue;
         }
         while let Some((index, begun)) = next_unanswered.filter(|(index, _)| *index < turn) {
@@ -491,15 +535,26 @@ fn needs_reply(command: &str) -> bool {
 /// What a command did to the context, told by its reply. Facts: `docs/stores/kimi-cli.md`,
 /// "2.3 What each input writes".
 fn command_effect(command: &str, reply: &str) -> Option<OpKind> {
-    let record = |said: &str, prefix| reply.contains(said).then_some(OpKind::SideRecord { prefix });
-    match command {
-        "clear" | "reset" => reply.contains("has been cleared").then_some(OpKind::NewEpoch(NewEpoch::Clear)),
-        "add-dir" => {
-            record("Added directory to workspace:", "<system>The user has added an additional directory")
+    let said = match command {
+        "clear" | "reset" => {
+            return reply.contains("has been cleared").then_some(OpKind::NewEpoch(NewEpoch::Clear));
         }
-        "afk" => record("afk mode disabled", "<system-reminder>\nAfk mode is now disabled"),
-        "import" => record("Imported context from", "<system>The user has imported context from"),
-        "init" => Some(OpKind::SideRecord { prefix: "<system>The user just ran `/init`" }),
-        _ => None,
-    }
+        "add-dir" => "Added directory to workspace:",
+        "afk" => "afk mode disabled",
+        "import" => "Imported context from",
+        _ => "",
+    };
+    let prefix = side_record(command)?;
+    reply.contains(said).then_some(OpKind::SideRecord { prefix, sure: true })
+}
+
+/// How the user record begins that a command writes.
+fn side_record(command: &str) -> Option<&'static str> {
+    Some(match command {
+        "add-dir" => "<system>The user has added an additional directory",
+        "afk" => "<system-reminder>\nAfk mode is now disabled",
+        "import" => "<system>The user has imported context from",
+        "init" => "<system>The user just ran `/init`",
+        _ => return None,
+    })
 }

@@ -41,6 +41,12 @@ pub fn fit(walk: &Walk, ops: &[Op], begun_by: Option<NewEpoch>, file: &ContextFi
                     _ => Vec::new(),
                 })
                 .collect();
+            // Turns that were killed at once and end the epoch: the lone checkpoint is theirs. Left behind, it
+            // would look like the beginning of whatever comes next.
+            for (op, place) in ops.iter().zip(&mut places).rev() {
+                let OpKind::Unanswered { .. } = op.kind else { break };
+                place.extend(replay.last_lone);
+            }
             place_side_records(file, begun_by, ops, &mut places, |op| replay.positions[op]);
             let notes = match replay.lone {
                 0 => Vec::new(),
@@ -192,8 +198,9 @@ fn place_side_records(
         Some(NewEpoch::Compaction) => file.behind_first_usage().unwrap_or(0),
         _ => 0,
     };
+    let mut contested = None;
     for index in 0..ops.len() {
-        let OpKind::SideRecord { prefix } = ops[index].kind else {
+        let OpKind::SideRecord { prefix, sure } = ops[index].kind else {
             let own = places[index].last().copied().or_else(|| stepped(index));
             // A run that is lost begins where the next one does: nothing lies behind it.
             let next = next_run(ops, places, index, file);
@@ -201,20 +208,49 @@ fn place_side_records(
             continue;
         };
         let until = next_run(ops, places, index, file);
-        let found = (from..until).find(|&at| match &file.lines[at].record {
-            ContextRecord::User { text } => text.starts_with(prefix),
-            _ => false,
-        });
-        if let Some(line) = found {
-            places[index] = vec![line];
-            from = line + 1;
-        }
+        let found: Vec<usize> = (from..until)
+            .filter(|&at| match &file.lines[at].record {
+                ContextRecord::User { text } => text.starts_with(prefix),
+                _ => false,
+            })
+            .collect();
+        let later = ops[index + 1..].iter().take_while(|op| !is_run(op));
+        let rivals: Vec<bool> = later.filter_map(|op| same_record(op, prefix)).collect();
+        let sure_rivals = rivals.iter().filter(|sure| **sure).count();
+        places[index] = match found.first() {
+            None => Vec::new(),
+            // It may be an earlier killed command's.
+            Some(line) if contested == Some(*line) && !sure => [&found[..], &[until]].concat(),
+            Some(&line) if sure || found.len() > rivals.len() => {
+                from = line + 1;
+                vec![line]
+            }
+            // All that there are belong to commands that said so.
+            Some(_) if found.len() <= sure_rivals => Vec::new(),
+            // It is this one's, or a later killed one's.
+            Some(&line) => {
+                contested = Some(line);
+                vec![line]
+            }
+        };
+    }
+}
+
+fn is_run(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Run { .. } | OpKind::Unanswered { .. })
+}
+
+/// Whether another command writes a record with this prefix; and if so, whether it is sure.
+fn same_record(op: &Op, of: &str) -> Option<bool> {
+    match op.kind {
+        OpKind::SideRecord { prefix, sure } if prefix == of => Some(sure),
+        _ => None,
     }
 }
 
 /// The line index before which everything between op `index` and the next run must lie.
 fn next_run(ops: &[Op], places: &[Vec<usize>], index: usize, file: &ContextFile) -> usize {
     let later = ops.iter().zip(places).skip(index + 1);
-    let run = later.filter(|(op, _)| matches!(op.kind, OpKind::Run { .. } | OpKind::Unanswered { .. }));
+    let run = later.filter(|(op, _)| is_run(op));
     run.filter_map(|(_, places)| places.first()).next().copied().unwrap_or(file.lines.len())
 }

@@ -4,6 +4,7 @@
 //! says where the operations lie in it. Whoever shows, plans or cuts uses the cut points made here and
 //! never looks at context records itself. Rules: `docs/stores/kimi-cli.md`, "4. Alignment".
 
+mod doubt;
 pub mod epoch;
 pub mod from_context;
 pub mod matching;
@@ -121,7 +122,23 @@ struct Epoch<'a> {
 /// Runs that the context has before the wire's first turn (a session that began without a wire) are no
 /// turns here: they have no number, stay in every cut, and are named in the notes.
 pub fn align(walk: &Walk, files: &[ContextFile]) -> Alignment {
-    let epochs = split(&walk.ops);
+    match doubt::readings(&walk.ops) {
+        None => align_ops(walk, &walk.ops, files).alignment,
+        Some(readings) => doubt::settle(readings.iter().map(|ops| align_ops(walk, ops, files)).collect()),
+    }
+}
+
+/// An alignment, and how well it explains the files.
+struct Reading {
+    alignment: Alignment,
+    /// Every epoch's file is proved by its checkpoints.
+    proved: bool,
+    /// Files without an epoch and epochs without a file.
+    misfits: usize,
+}
+
+fn align_ops(walk: &Walk, ops: &[Op], files: &[ContextFile]) -> Reading {
+    let epochs = split(ops);
     let mut notes = Vec::new();
     if walk.invalid > 0 {
         notes.push("wire has invalid lines".to_owned());
@@ -152,7 +169,8 @@ pub fn align(walk: &Walk, files: &[ContextFile]) -> Alignment {
         notes.push(format!("keep -1: {none_kept}"));
     }
     let names = places.iter().map(|place| place.map(|file| files[file].name.clone())).collect();
-    Alignment { cuts, epochs: names, notes }
+    let proved = fits.iter().flatten().all(|fit| fit.exact);
+    Reading { alignment: Alignment { cuts, epochs: names, notes }, proved, misfits: extra + lost }
 }
 
 fn split(ops: &[Op]) -> Vec<Epoch<'_>> {
@@ -235,11 +253,15 @@ impl Cutter<'_> {
         if fit.too_large && first_dropped < ops.len() {
             return Err(Refused::TooLarge { file: file.name.clone() });
         }
-        let mut places = fit.places[first_dropped..].iter().map(Vec::as_slice);
-        let line = match places.find(|places| !places.is_empty()) {
-            None => file.lines.len(),
-            Some([line]) => *line,
-            Some(several) => {
+        let mut dropped = fit.places[first_dropped..].iter().filter(|places| !places.is_empty());
+        // Nothing of any dropped turn may stay: a place behind one of a later turn is none.
+        let bound = dropped.clone().filter_map(|places| places.last()).min().copied();
+        let mut places: Vec<usize> = dropped.next().cloned().unwrap_or_default();
+        places.retain(|line| Some(*line) <= bound);
+        let line = match (&places[..], bound) {
+            ([], bound) => bound.unwrap_or(file.lines.len()),
+            ([line], _) => *line,
+            (several, _) => {
                 let option = |&line: &usize| PlaceOption { file: file.name.clone(), lines: line as u64 };
                 return Err(Refused::Ambiguous { options: several.iter().map(option).collect() });
             }

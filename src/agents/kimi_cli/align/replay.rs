@@ -14,6 +14,8 @@ pub struct Replay {
     pub positions: Vec<Option<usize>>,
     /// Checkpoints that belong to no op, as the client's own fork leaves them.
     pub lone: usize,
+    /// Line index of the one behind all ops, if there is one.
+    pub last_lone: Option<usize>,
 }
 
 /// The first checkpoint id that belongs to an op of an epoch; those below it are of the rebuilt prefix.
@@ -51,8 +53,9 @@ pub fn replay(
             _ => None,
         });
     }
+    let last_lone = replayer.checkpoints.get(replayer.next).map(|&(line, _)| line);
     let lone = replayer.finish()?;
-    Some(Replay { positions, lone })
+    Some(Replay { positions, lone, last_lone })
 }
 
 fn unanswered(ops: &[Op]) -> Vec<&TextKey> {
