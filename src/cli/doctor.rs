@@ -13,7 +13,7 @@ use super::mount::default_mount_point;
 use super::output;
 use crate::agents::Environment;
 use crate::catalog::Catalog;
-use crate::cut::StateDir;
+use crate::cut::{self, Leftover, StateDir};
 use crate::daemon::{self, Answer, mountinfo};
 use crate::render;
 
@@ -164,13 +164,31 @@ fn state(env: &Environment) -> Vec<Finding> {
     let dir = state.path();
     // It is made when first needed, in the nearest directory that is there.
     let there = dir.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
-    vec![match rustix::fs::access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) => ok(format!("state directory {}", dir.display())),
-        Err(errno) => fail(
-            format!("state directory {} cannot be written: {}", dir.display(), io::Error::from(errno)),
-            format!("sudo chown -R $USER {}", there.display()),
+    let mut findings =
+        vec![match rustix::fs::access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK) {
+            Ok(()) => ok(format!("state directory {}", dir.display())),
+            Err(errno) => fail(
+                format!("state directory {} cannot be written: {}", dir.display(), io::Error::from(errno)),
+                format!("sudo chown -R $USER {}", there.display()),
+            ),
+        }];
+    match cut::leftovers(&state) {
+        Ok(leftovers) => findings.extend(leftovers.into_iter().map(leftover)),
+        Err(refusal) => findings.push(warn(refusal.to_string(), format!("ls -lR {}", dir.display()))),
+    }
+    findings
+}
+
+fn leftover(leftover: Leftover) -> Finding {
+    match leftover {
+        Leftover::Unfinished { what } => warn(
+            what,
+            "nothing is lost: the next undo, redo, fork or mount puts the session back as it was before it",
         ),
-    }]
+        Leftover::Unusable { what } => {
+            warn(what, "compare the session's turns with the backups beside that file, then remove the file")
+        }
+    }
 }
 
 fn mounts() -> Vec<Finding> {

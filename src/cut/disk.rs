@@ -59,6 +59,12 @@ impl Tree {
         Tree { path: path.to_owned(), dir }
     }
 
+    /// Makes the directory itself accessible to its owner only.
+    pub fn close_to_others(&self) -> Result<()> {
+        rustix::fs::fchmod(&self.dir, PRIVATE_DIR)
+            .map_err(|e| self.error("closing to others", Path::new(""), e.into()))
+    }
+
     /// A directory below this one.
     pub fn sub(&self, relative: &Path) -> Result<Tree> {
         let dir = self.folder(relative).map_err(|e| self.error("opening", relative, e))?;

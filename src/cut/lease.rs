@@ -266,6 +266,20 @@ impl Flock {
     }
 }
 
+impl Flock {
+    /// Whether nobody holds it now.
+    pub fn is_free(open: &Open) -> Result<bool> {
+        match rustix::fs::flock(&open.file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {
+                let _ = rustix::fs::flock(&open.file, FlockOperation::Unlock);
+                Ok(true)
+            }
+            Err(Errno::AGAIN) => Ok(false),
+            Err(e) => Err(Refusal::io("locking", Path::new("lock"), e.into())),
+        }
+    }
+}
+
 impl Drop for Flock {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.0.file, FlockOperation::Unlock);

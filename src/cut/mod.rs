@@ -26,7 +26,7 @@ mod verify;
 mod tests;
 
 pub use prune::{Pruned, prune};
-pub use recover::recover;
+pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
 pub use undone::{Undone, undone, undone_span};
 

@@ -48,9 +48,49 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
             Ok(told) => sentences.extend(told.into_iter().map(|sentence| format!("{who}: {sentence}"))),
             Err(refusal) => sentences.push(format!("{who}: could not be put back in order yet: {refusal}")),
         }
-        sentences.extend(bad_journals(&locked)?.into_iter().map(|sentence| format!("{who}: {sentence}")));
+        sentences
+            .extend(bad_journals(locked.tree())?.into_iter().map(|sentence| format!("{who}: {sentence}")));
     }
     Ok(sentences)
+}
+
+/// What a crash left that is not in order (yet), one sentence each. Only looks; a session that another
+/// process is working on is left out.
+///
+/// # Errors
+/// What prevents reading turnfs's own state.
+pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
+    let Some((tree, _)) = state.look()? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for folder in Folder::all_in(&tree)? {
+        let who = match folder.whose()? {
+            Some(whose) => format!("{} session {}", whose.agent, whose.id),
+            None => folder.tree.path().display().to_string(),
+        };
+        if folder.tree.stat(Path::new(JOURNAL))?.is_some() && !folder.is_in_work()? {
+            let journal = folder.tree.slurp(Path::new(JOURNAL))?.unwrap_or_default();
+            found.push(match serde_json::from_slice::<Record>(&journal) {
+                Ok(record) if record.version == VERSION => Leftover::Unfinished {
+                    what: format!("{who}: a cut by process {} was interrupted", record.owner.pid),
+                },
+                Ok(_) | Err(_) => Leftover::Unusable {
+                    what: format!("{who}: {} cannot be read", folder.tree.path().join(JOURNAL).display()),
+                },
+            });
+        }
+        let bad = bad_journals(&folder.tree)?.into_iter();
+        found.extend(bad.map(|sentence| Leftover::Unusable { what: format!("{who}: {sentence}") }));
+    }
+    Ok(found)
+}
+
+/// Something that a crash left in turnfs's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// The next start puts it in order.
+    Unfinished { what: String },
+    /// Only a person can tell what it means.
+    Unusable { what: String },
 }
 
 /// Puts one session in order: its journal, and what an interrupted cut left in its folder.
@@ -140,8 +180,7 @@ fn set_aside(locked: &Locked) -> Result<()> {
     locked.tree().sync_dir(Path::new(""))
 }
 
-fn bad_journals(locked: &Locked) -> Result<Vec<String>> {
-    let tree = locked.tree();
+fn bad_journals(tree: &Tree) -> Result<Vec<String>> {
     let names = tree.list(Path::new(""))?.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
     let bad = names.filter(|name| name.starts_with(BAD_JOURNAL));
     Ok(bad
@@ -157,7 +196,7 @@ fn bad_journals(locked: &Locked) -> Result<Vec<String>> {
 /// Removes what never counted or counts no longer. While an unusable journal is kept, backups that do not
 /// count may be all that is left of something: they stay.
 fn tidy(locked: &Locked) -> Result<()> {
-    if !bad_journals(locked)?.is_empty() {
+    if !bad_journals(locked.tree())?.is_empty() {
         return Ok(());
     }
     let counting = undone::numbers(&locked.folder)?;

@@ -63,6 +63,15 @@ impl StateDir {
     /// # Errors
     /// When it is a symlink or belongs to somebody else.
     pub(super) fn open(&self) -> Result<Option<Tree>> {
+        let Some((tree, mode)) = self.look()? else { return Ok(None) };
+        if mode & 0o077 != 0 {
+            tree.close_to_others()?;
+        }
+        Ok(Some(tree))
+    }
+
+    /// As [`StateDir::open`], with its mode; changes nothing.
+    pub(super) fn look(&self) -> Result<Option<(Tree, u32)>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(&self.path, flags, Mode::empty()) {
             Ok(dir) => dir,
@@ -80,11 +89,7 @@ impl StateDir {
         if facts.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Refusal::io("using (it belongs to another user)", &self.path, Errno::ACCESS.into()));
         }
-        if facts.st_mode & 0o077 != 0 {
-            rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o700))
-                .map_err(|e| Refusal::io("closing to others", &self.path, e.into()))?;
-        }
-        Ok(Some(Tree::opened(dir, &self.path)))
+        Ok(Some((Tree::opened(dir, &self.path), facts.st_mode)))
     }
 
     /// Opens it, making it first if need be.
@@ -160,7 +165,14 @@ impl Folder {
 
     /// All folders there are.
     pub fn all(state: &StateDir) -> Result<Vec<Folder>> {
-        let Some(tree) = state.open()? else { return Ok(Vec::new()) };
+        match state.open()? {
+            Some(tree) => Folder::all_in(&tree),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// All folders below a state directory.
+    pub fn all_in(tree: &Tree) -> Result<Vec<Folder>> {
         let sessions = Path::new("sessions");
         if tree.stat(sessions)?.is_none() {
             return Ok(Vec::new());
@@ -173,6 +185,12 @@ impl Folder {
     pub fn whose(&self) -> Result<Option<Whose>> {
         let bytes = self.tree.slurp(Path::new(WHOSE))?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Whether a process works on the session now. Changes nothing.
+    pub fn is_in_work(&self) -> Result<bool> {
+        let Some(lock) = self.tree.read(Path::new(LOCK))? else { return Ok(false) };
+        Ok(!Flock::is_free(&lock)?)
     }
 
     /// Takes the lock if it is free within `patience`.
