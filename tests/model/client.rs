@@ -145,11 +145,11 @@ impl Client<'_> {
 
     fn next_checkpoint(&self) -> i64 {
         let text = std::fs::read_to_string(self.dir.join("context.jsonl")).unwrap();
-        let ids = text.lines().filter_map(|line| {
+        let mut ids = text.lines().filter_map(|line| {
             let record: Value = serde_json::from_str(line).ok()?;
             (record["role"] == "_checkpoint").then(|| record["id"].as_i64())?
         });
-        ids.last().map_or(0, |last| last + 1)
+        ids.next_back().map_or(0, |last| last + 1)
     }
 
     /// Moves the live context to the next number and begins a new one; the old one's lines.

@@ -333,7 +333,8 @@ impl Walker {
         let Some(name) = begun.turn.command.as_deref() else { return false };
         // /init has exactly one turn in it, and writes its record behind that.
         let inner_is_done = || self.turns.get(turn + 1).is_some_and(|inner| inner.turn.end.is_some());
-        if !needs_reply(name) && !(name == "init" && begun.has_inner && inner_is_done()) {
+        let killed_init = name == "init" && begun.has_inner && inner_is_done();
+        if !killed_init && !needs_reply(name) {
             return false;
         }
         let said = if name == "init" { None } else { command_effect(name, &begun.reply) };

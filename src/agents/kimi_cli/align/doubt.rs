@@ -32,7 +32,8 @@ pub(super) fn readings(ops: &[Op]) -> Option<Vec<Vec<Op>>> {
                 break;
             }
             let begun = Op { kind: OpKind::NewEpoch(answer), ..op.clone() };
-            readings.extend(plain.iter().map(|reading| [&reading[..], &[begun.clone()]].concat()));
+            readings
+                .extend(plain.iter().map(|reading| [&reading[..], std::slice::from_ref(&begun)].concat()));
         }
     }
     Some(readings)
