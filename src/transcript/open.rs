@@ -115,8 +115,9 @@ impl Stat {
     }
 }
 
-/// How long an open waits for a lease to be given back; a cut holds one for milliseconds.
-const LEASE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+/// How long an open waits for a lease to be given back. A cut holds one for milliseconds, on a busy machine
+/// and a slow disk for seconds.
+const LEASE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl StoreDir {
     /// Opens a store's root; the root itself may be reached through symlinks, the user named it.
