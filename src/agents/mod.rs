@@ -3,15 +3,19 @@
 //! An agent's folder knows nothing of FUSE, inodes, journals or other agents. To add one: a folder, a
 //! variant in [`AgentKind`], a line in [`agent`], its samples in `tests/samples`, a row in the README.
 
+pub mod codex;
 pub mod kimi_cli;
+pub mod openmax;
 
 use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use crate::session::{AgentKind, Damage, History, ItemSink, Plan, Result, Session, Turn, Writer};
+use crate::session::{
+    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer,
+};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -28,6 +32,30 @@ pub trait Agent: Send + Sync {
     /// Only when nothing can be listed at all (the root cannot be read). What is wrong with a single
     /// session or a shared index is in [`Discovery::problems`].
     fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery>;
+
+    /// Whether the session still consists of the files that it names, where something else than these files
+    /// decides that (an index that points to the current one). Costs stats only while nothing changed.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    fn is_current(&self, _session: &Session) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// The session as it is found now, after a cut may have changed which files it consists of.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    fn found_again(&self, session: &Session) -> Result<Session> {
+        Ok(session.clone())
+    }
+
+    /// Whether the store is certainly as `previous` describes it, told without reading any of its files.
+    /// `false` costs a [`Agent::discover`].
+    fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
+        let _ = (root, previous);
+        false
+    }
 
     /// The one pass over a session's files: turns, offsets, sizes, damage, cut points.
     ///
@@ -71,8 +99,37 @@ pub trait Agent: Send + Sync {
     /// Why that cut is refused.
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
 
+    /// How the entries of the store's shared index are read and written, where a cut changes one.
+    fn shared_index(&self) -> Option<&dyn SharedIndex> {
+        None
+    }
+
     /// Who has the session open now. Never disturbs a client; bounded in time.
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+}
+
+/// A store's index that all its sessions share, as bytes. Every method refuses a damaged index.
+pub trait SharedIndex {
+    /// The entry of a session; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`crate::session::Refusal::Damaged`], also where the session has two.
+    fn find(&self, index: &[u8], id: &str) -> Result<Option<Entry>>;
+
+    /// What the edit makes of the session's entry, now.
+    ///
+    /// # Errors
+    /// As [`SharedIndex::find`]; and when the entry that it is made from is not there.
+    fn edited(&self, index: &[u8], edit: &EntryEdit) -> Result<Entry>;
+
+    /// The index with this entry for the session, at the entry's place; with none the session is taken out.
+    ///
+    /// # Errors
+    /// As [`SharedIndex::find`].
+    fn put(&self, index: &[u8], id: &str, entry: Option<&Entry>) -> Result<Vec<u8>>;
+
+    /// Whether both say the same, however they are written and wherever they stand.
+    fn same(&self, one: &Entry, other: &Entry) -> bool;
 }
 
 /// What a look at a store found.
@@ -131,9 +188,14 @@ impl Environment {
     }
 }
 
+/// Codex remembers what it read, so there is one of it.
+static CODEX: LazyLock<codex::Codex> = LazyLock::new(codex::Codex::default);
+
 /// The registry: the code for an agent.
 pub fn agent(kind: AgentKind) -> &'static dyn Agent {
     match kind {
         AgentKind::KimiCli => &kimi_cli::KimiCli,
+        AgentKind::Codex => &*CODEX,
+        AgentKind::OpenMax => &openmax::OpenMax,
     }
 }

@@ -149,6 +149,13 @@ impl Catalog {
     pub(super) fn look(&self) -> Result<Arc<Seen>> {
         let _one_at_a_time = self.looking.lock();
         let previous = self.seen.read().clone();
+        let unchanged = |(store, before): (&Store, &Arc<Discovery>)| {
+            file_system_is_tested(&store.root) && store.agent.unchanged(&store.root, before)
+        };
+        // A store with very many sessions must not cost a new list at each look.
+        if !self.stores.is_empty() && self.stores.iter().zip(&previous.found).all(unchanged) {
+            return Ok(previous);
+        }
         let at = SystemTime::now();
         let mut found = Vec::with_capacity(self.stores.len());
         for (store, before) in self.stores.iter().zip(&previous.found) {
@@ -192,6 +199,9 @@ impl Catalog {
             newest = newest.max(Timestamp::try_from(stamp.modified()).ok());
         }
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
+        if !crate::agents::agent(session.key.agent).is_current(session).ok()? {
+            return None;
+        }
         match newest {
             Some(updated) if updated != session.updated => {
                 Some(Arc::new(Session { updated, ..(**session).clone() }))

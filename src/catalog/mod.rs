@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::agents::{self, Agent, Environment};
 use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
 use crate::transcript;
+use crate::transcript::metrics::{ReadKind, count_bytes};
 
 pub use listing::{Listed, Listing};
 pub use names::directory_name;
@@ -154,7 +155,17 @@ impl Catalog {
     /// # Errors
     /// [`Refusal::Changed`] when the file is shorter than the view saw.
     pub fn span(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
-        transcript::read_range(&view.session.key.root, &turn.file, turn.span.clone())
+        let mut bytes = Vec::new();
+        for (file, span) in turn.ranges() {
+            let piece = transcript::read_range(&view.session.key.root, file, span)?;
+            count_bytes(view.session.key.agent, ReadKind::Transcript, piece.len() as u64);
+            if bytes.is_empty() {
+                bytes = piece;
+            } else {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        Ok(bytes)
     }
 
     /// The sub-agent sessions of a session.

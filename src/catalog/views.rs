@@ -15,6 +15,7 @@ use crate::agents;
 use crate::render;
 use crate::session::{Refusal, Result, Session, SessionKey, State, TurnStatus};
 use crate::transcript;
+use crate::transcript::metrics::{ReadKind, count_bytes};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
@@ -44,6 +45,8 @@ struct Known {
     /// Before the bytes were read.
     read_at: SystemTime,
     writer_asked: Instant,
+    /// The last turn's status as it was read.
+    last_status: Option<TurnStatus>,
 }
 
 impl Views {
@@ -114,6 +117,7 @@ impl Known {
         if !unchanged || !lengths_agree {
             return Ok(None);
         }
+        let last_status = history.turns.last().map(|turn| turn.status);
         let view = View { session, history, writer: None };
         let mut known = Known {
             view: Arc::new(view),
@@ -121,6 +125,7 @@ impl Known {
             names,
             read_at,
             writer_asked: Instant::now() - WRITER_GOOD_FOR,
+            last_status,
         };
         known.ask_for_writer();
         Ok(Some(known))
@@ -137,6 +142,9 @@ impl Known {
         if stamps(key, &files)? != self.stamps {
             return Ok(false);
         }
+        if !agents::agent(key.agent).is_current(&self.view.session)? {
+            return Ok(false);
+        }
         let tested = file_system_is_tested(&key.root);
         let proven =
             tested && self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
@@ -144,7 +152,9 @@ impl Known {
             return Ok(true);
         }
         for view in &self.view.history.files {
-            if transcript::hash(&key.root, &view.file)? != (view.len, view.hash) {
+            let (len, hash) = transcript::hash(&key.root, &view.file)?;
+            count_bytes(key.agent, ReadKind::Transcript, len.unwrap_or(0));
+            if (len, hash) != (view.len, view.hash) {
                 return Ok(false);
             }
         }
@@ -154,7 +164,7 @@ impl Known {
 
     /// Where the last turn has no end: is somebody at it?
     fn ask_for_writer(&mut self) {
-        let open = self.view.history.turns.last().is_some_and(|turn| turn.detail == Some("open"));
+        let open = !self.view.history.open_end().is_empty();
         let readable = matches!(self.view.history.state, State::Ok | State::Torn);
         if !open || !readable || self.writer_asked.elapsed() < WRITER_GOOD_FOR {
             return;
@@ -173,7 +183,8 @@ impl Known {
                 length.0
             };
             let body = turn.text_len.saturating_sub(length(turn));
-            turn.status = if writer.is_some() { TurnStatus::Running } else { TurnStatus::Interrupted };
+            let as_read = self.last_status.unwrap_or(turn.status);
+            turn.status = if writer.is_some() { TurnStatus::Running } else { as_read };
             turn.text_len = body + length(turn);
         }
         self.view = Arc::new(View { session: session.clone(), history, writer });

@@ -54,7 +54,7 @@ pub struct StoreArgs {
     /// Look for this agent's sessions in DIR instead of its usual place; repeatable
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
-    /// Only these agents, separated by commas [known: kimi-cli]
+    /// Only these agents, separated by commas [known: kimi-cli, codex, openmax]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     agents: Vec<AgentKind>,
 }

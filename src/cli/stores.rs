@@ -9,6 +9,7 @@ use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::{self, StateDir};
 use crate::daemon;
+use crate::session::Refusal;
 
 /// The catalog of the stores that the arguments name.
 ///
@@ -18,6 +19,11 @@ pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     let catalog = Catalog::new(&Environment::of_process(), &args.options());
     if catalog.stores().is_empty() {
         return Err(daemon::Failure::NoStore.into());
+    }
+    // Also for who only looks: half a cut must not be shown as a session.
+    match recovered_state() {
+        Ok(_) | Err(Failure::Refused(Refusal::NotFound { .. })) => {}
+        Err(failure) => output::complain(&failure.to_string()),
     }
     Ok(Arc::new(catalog))
 }

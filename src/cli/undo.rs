@@ -55,6 +55,9 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
         session.id, done.number
     )?;
+    if done.keeps > n {
+        writeln!(out, "{}", view.history.what_stays(n))?;
+    }
     Ok(Exit::Done)
 }
 

@@ -207,6 +207,7 @@ impl Site<'_> {
     /// A new file beside, fsynced, renamed into place, the directory fsynced.
     fn put(&self, change: &Change, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
         let temporary = beside(&change.file);
+        self.store.ensure_parents(&change.file)?;
         let open = self.store.create(&temporary)?;
         let source = self.tail(tail)?;
         let write = || -> Result<()> {

@@ -54,6 +54,11 @@ impl Tree {
         Ok(Tree { path: path.to_owned(), dir })
     }
 
+    /// A directory that is open already.
+    pub fn opened(dir: OwnedFd, path: &Path) -> Tree {
+        Tree { path: path.to_owned(), dir }
+    }
+
     /// Makes the directory itself accessible to its owner only.
     pub fn close_to_others(&self) -> Result<()> {
         rustix::fs::fchmod(&self.dir, PRIVATE_DIR)
@@ -224,6 +229,26 @@ impl Tree {
         }
     }
 
+    /// Removes a directory if it is empty; one that is not, or is not there, is left.
+    pub fn remove_empty_dir(&self, relative: &Path) -> Result<()> {
+        match self.remove(relative, AtFlags::REMOVEDIR) {
+            Err(Refusal::Io { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes the directories above `relative` that are not there, durable; 0700 whatever the umask.
+    pub fn ensure_parents(&self, relative: &Path) -> Result<()> {
+        let above: Vec<&Path> =
+            relative.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
+        for dir in above.into_iter().rev() {
+            if self.ensure_dir(dir)? {
+                self.sync_parent(dir)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes a directory and all in it; one that is not there is fine.
     pub fn remove_dir(&self, relative: &Path) -> Result<()> {
         if self.stat(relative)?.is_none() {
@@ -311,6 +336,11 @@ impl Tree {
 }
 
 impl Open {
+    /// A file that was opened elsewhere; `path` is for messages.
+    pub fn of(file: File, path: PathBuf) -> Open {
+        Open { file, path }
+    }
+
     fn error(&self, action: &'static str, error: io::Error) -> Refusal {
         Refusal::io(action, &self.path, error)
     }

@@ -10,16 +10,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
-use super::journal::{Kind, NewDir, Owner, Record, VERSION, Way};
+use super::entry;
+use super::holder;
+use super::journal::{Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
+use super::row;
 use super::scan::Scan;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
-use crate::session::{FileHash, History, Lock, Refusal, Result, Session, SessionKey, Step, Turn, Writer};
+use crate::session::{
+    Content, FileHash, History, Lock, Plan, Refusal, Result, Session, SessionKey, Step, Turn, Writer,
+};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -46,6 +51,10 @@ pub(super) fn undo(
     let growth = if force { Growth::Accepted } else { Growth::Refused };
     let mut ground = Ground::check(&store, &hands, &plan, growth)?;
     let resolved = ground.resolve(&store, &hands, &plan)?;
+    let entry = entry::resolve(agent, &store, &plan)?;
+
+    let row = row::of(&plan);
+    let held = row.as_ref().map(|change| row::Held::take(&store, change, Way::Undo)).transpose()?;
 
     let number = locked.next_number()?;
     let before = turns.len() as u32;
@@ -62,6 +71,11 @@ pub(super) fn undo(
         leaves: ground.left_by(&changes),
         changes,
         new_dir: None,
+        new_files: Vec::new(),
+        entry,
+        row: row.clone(),
+        spread: plan.promise.transcript.as_os_str().is_empty(),
+        locks: StoreLock::of(&plan.locks),
     };
     let back_up = || -> Result<Tree> {
         let dir = undone::make_dir(&locked, number)?;
@@ -82,13 +96,15 @@ pub(super) fn undo(
     };
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
-    cut.run(hands, || {
+    let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
+        let rebuilt = is_rebuilt(&plan);
         let expected = Expected {
             transcript: &plan.promise.transcript,
             turns: kept,
             count: Some(plan.promise.turns),
             same_ends: false,
+            rebuilt,
         };
         cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
     })?;
@@ -132,8 +148,19 @@ pub(super) fn redo(
     }
     // The files that exist and are changed in place are leased, in the record's order.
     let in_place = undo.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
-    let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
+    let mut locks: Vec<Lock> = undo.locks.iter().map(StoreLock::lock).collect();
+    locks.extend(in_place.map(|change| Lock::Lease { file: change.file.clone() }));
     let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
+    if let Some(entry) = &undo.entry
+        && !entry::is_applied(agent, &store, entry, Way::Undo)?
+    {
+        return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
+    }
+    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Way::Redo)).transpose();
+    let held = held.map_err(|refusal| match refusal {
+        Refusal::Changed { what } => Refusal::MovedOn { what, number },
+        other => other,
+    })?;
     for left in &undo.leaves {
         let scan = super::scan::scan_file(&store, &hands, &left.file, &[])?;
         if scan.map(|scan| (scan.len, scan.hash)) != left.len.map(|len| (len, left.hash)) {
@@ -144,14 +171,15 @@ pub(super) fn redo(
     locked.write_journal(&record)?;
 
     let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
-    cut.run(hands, || {
+    let _store_locks = cut.run(hands, held, || {
         // An undo removes at least one turn.
-        let transcript = turns.first().map_or(Path::new(""), |turn| &turn.file);
+        let transcript = turns.first().filter(|_| !undo.spread).map_or(Path::new(""), |turn| &turn.file);
         let expected = Expected {
             transcript,
             turns: &turns,
             count: (!undo.grew).then_some(undo.turns_before),
             same_ends: !undo.grew,
+            rebuilt: false,
         };
         cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
     })?;
@@ -183,7 +211,10 @@ pub(super) fn fork(
     let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
     let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
     let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
-        return Err(Refusal::Internal { what: "a fork that does not begin with a new directory".into() });
+        let row_touched = false.into();
+        let (store, locked, plan) = (&store, &locked, &plan);
+        let fork = super::beside::Fork { agent, store, locked, session, seen, plan, row_touched };
+        return fork.run(&hands, &mut ground);
     };
     if store.stat(dir)?.is_some() {
         return Err(Refusal::io("making", &store.path().join(dir), rustix::io::Errno::EXIST.into()));
@@ -199,6 +230,11 @@ pub(super) fn fork(
         grew: false,
         changes: Vec::new(),
         new_dir: Some(NewDir { dir: dir.clone(), staging: staging.clone() }),
+        new_files: Vec::new(),
+        entry: None,
+        row: None,
+        spread: false,
+        locks: StoreLock::of(&plan.locks),
         leaves: Vec::new(),
     };
     locked.write_journal(&record)?;
@@ -243,11 +279,13 @@ pub(super) fn fork(
             }
         }
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
+        let rebuilt = is_rebuilt(&plan);
         let expected = Expected {
             transcript: &plan.promise.transcript,
             turns: kept,
             count: Some(plan.promise.turns),
             same_ends: false,
+            rebuilt,
         };
         verify::turns(&history, &expected)?;
         Ok(written)
@@ -322,11 +360,30 @@ struct Cut<'a> {
 
 impl Cut<'_> {
     /// Applies the changes under `hands`, lets go of these, and asks `verify`; rolls back on any error.
-    fn run(&self, hands: Hands, verify: impl FnOnce() -> Result<()>) -> Result<()> {
-        let apply = || -> Result<()> {
+    /// The hands that come back still hold the store's own lock files.
+    fn run(
+        &self,
+        mut hands: Hands,
+        mut row: Option<row::Held<'_>>,
+        verify: impl FnOnce() -> Result<()>,
+    ) -> Result<Hands> {
+        let mut apply = || -> Result<()> {
+            // Before the files: a crash in between only moves what the entry says of them.
+            if let Some(entry) = &self.record.entry {
+                entry::apply(self.agent, self.store, entry, self.way)?;
+            }
+            // A row points to files: it comes after those that it shall point to, and before those that go.
+            if self.way == Way::Redo
+                && let Some(row) = row.take()
+            {
+                row.apply()?;
+            }
             let site = Site { store: self.store, hands: &hands, backup: self.backup };
             for (index, change) in self.in_order() {
                 site.apply(index, change, self.way)?;
+            }
+            if let Some(row) = row.take() {
+                row.apply()?;
             }
             for change in &self.record.changes {
                 if !site.is_applied(change, self.way)? {
@@ -336,11 +393,13 @@ impl Cut<'_> {
             Ok(())
         };
         if let Err(refusal) = apply() {
+            drop(row);
             return Err(self.roll_back(&hands, refusal));
         }
         // Reading the session as any session is read opens its files, which would wait for our leases.
-        drop(hands);
-        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))
+        hands.let_go_of_files();
+        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))?;
+        Ok(hands)
     }
 
     /// Makes the cut count; rolls back if that fails.
@@ -378,7 +437,7 @@ impl Cut<'_> {
 
     fn roll_back(&self, hands: &Hands, why: Refusal) -> Refusal {
         let site = Site { store: self.store, hands, backup: self.backup };
-        match take_back(&site, self.locked, self.record, self.way) {
+        match take_back(self.agent, &site, self.locked, self.record, self.way) {
             Ok(_) => why,
             Err(rolling_back) => {
                 Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
@@ -387,7 +446,7 @@ impl Cut<'_> {
     }
 
     fn read_again(&self, session: &Session, expected: &Expected<'_>) -> Result<()> {
-        let history = self.agent.load(session);
+        let history = self.agent.found_again(session).and_then(|session| self.agent.load(&session));
         // A client that appended behind the cut meanwhile makes the turns its own business; that the
         // kept bytes are the promised ones was verified, and is verified again here.
         let mut grown = false;
@@ -431,10 +490,22 @@ pub(super) fn leases_for(store: &Tree, record: &Record) -> Hands {
 
 /// Rolls back a record's changes, then removes the journal (and an undo's backup). The sentences are
 /// what there was to tell.
-pub(super) fn take_back(site: &Site<'_>, locked: &Locked, record: &Record, way: Way) -> Result<Vec<String>> {
+pub(super) fn take_back(
+    agent: &dyn Agent,
+    site: &Site<'_>,
+    locked: &Locked,
+    record: &Record,
+    way: Way,
+) -> Result<Vec<String>> {
     let mut notes = Vec::new();
+    if let Some(change) = &record.row {
+        notes.extend(row::roll_back(site.store, change, way)?);
+    }
     for (index, change) in record.changes.iter().enumerate().rev() {
         notes.extend(site.roll_back(index, change, way)?);
+    }
+    if let Some(entry) = &record.entry {
+        notes.extend(entry::roll_back(agent, site.store, entry, way)?);
     }
     locked.tree().unlink(Path::new(JOURNAL))?;
     locked.tree().sync_dir(Path::new(""))?;
@@ -447,14 +518,20 @@ pub(super) fn take_back(site: &Site<'_>, locked: &Locked, record: &Record, way: 
 
 fn take_hands(agent: &dyn Agent, store: &Tree, locks: &[Lock], force: bool, asked: &str) -> Result<Hands> {
     let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
-    Hands::take(store, locks, on_writer)?.map_err(|HeldByWriter(file)| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        live(agent, format!("has {name} open for writing"), asked)
+    Hands::take(store, locks, on_writer)?.map_err(|held| {
+        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (file, evidence) = match &held {
+            HeldByWriter::Open(file) => (file, format!("has {} open for writing", name(file))),
+            HeldByWriter::Claim(file) => {
+                (file, format!("holds {}, which `force` does not override", name(file)))
+            }
+        };
+        live(agent, holder::of(&store.path().join(file)), evidence, asked)
     })
 }
 
-fn live(agent: &dyn Agent, evidence: String, asked: &str) -> Refusal {
-    Refusal::Live { writer: Writer { agent: agent.kind(), pid: None, evidence }, asked: asked.to_owned() }
+fn live(agent: &dyn Agent, pid: Option<u32>, evidence: String, asked: &str) -> Refusal {
+    Refusal::Live { writer: Writer { agent: agent.kind(), pid, evidence }, asked: asked.to_owned() }
 }
 
 /// Refuses if the agent seems to be at work in the session, or a file grows between two looks.
@@ -484,7 +561,9 @@ fn look_for_writer(
     for _ in 0..if grown { 4 } else { 1 } {
         std::thread::sleep(BETWEEN_LOOKS);
         if lengths()? != first {
-            return Err(live(agent, "is writing to it right now".into(), asked));
+            let files = seen.files.iter().map(|view| store.path().join(&view.file));
+            let pid = files.into_iter().find_map(|file| holder::of(&file));
+            return Err(live(agent, pid, "is writing to it right now".into(), asked));
         }
     }
     Ok(())
@@ -515,6 +594,18 @@ fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
     session
 }
 
-fn now() -> i128 {
+/// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
+pub(super) fn is_rebuilt(plan: &Plan) -> bool {
+    plan.steps.iter().any(|step| match step {
+        Step::Overwrite { content, .. }
+        | Step::Replace { content, .. }
+        | Step::CreateFile { content, .. } => {
+            matches!(content, Content::Parts(_))
+        }
+        _ => false,
+    })
+}
+
+pub(super) fn now() -> i128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::session::FileHash;
+use crate::session::{Entry, FileHash, Lock, RowChange};
 
 /// The version of the files in the state directory.
 pub(super) const VERSION: u32 = 1;
@@ -43,8 +43,77 @@ pub(super) struct Record {
     pub changes: Vec<Change>,
     /// For a fork.
     pub new_dir: Option<NewDir>,
+    /// For a fork of files that stand beside others: all of them, in the order in which they are made.
+    #[serde(default)]
+    pub new_files: Vec<NewFile>,
+    /// The session's entry in its store's shared index.
+    #[serde(default)]
+    pub entry: Option<EntryChange>,
+    /// The session's row in a database of its store.
+    #[serde(default)]
+    pub row: Option<RowChange>,
+    /// The session's turns lie in several files.
+    #[serde(default)]
+    pub spread: bool,
+    /// The store's own locks, in their order; whoever takes the cut back needs them too.
+    #[serde(default)]
+    pub locks: Vec<StoreLock>,
     /// Every file that the session's history is made of, as the cut leaves it.
     pub leaves: Vec<Seen>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NewFile {
+    #[serde(with = "path_text")]
+    pub file: PathBuf,
+}
+
+/// A lock file of the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StoreLock {
+    #[serde(with = "path_text")]
+    pub file: PathBuf,
+    /// Held by whoever has the session open; else a short lock that is waited for.
+    pub claim: bool,
+    /// Held while `file` is taken and left.
+    #[serde(default)]
+    pub gate: Option<PathBuf>,
+}
+
+/// What happens to one entry of a shared index.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct EntryChange {
+    #[serde(with = "path_text")]
+    pub index: PathBuf,
+    pub id: String,
+    /// `None`: there was none.
+    pub before: Option<Entry>,
+    pub after: Option<Entry>,
+}
+
+impl StoreLock {
+    /// Those of a plan's locks that are lock files.
+    pub fn of(locks: &[Lock]) -> Vec<StoreLock> {
+        let lock = |lock: &Lock| match lock {
+            Lock::Flock { file, .. } => Some(StoreLock { file: file.clone(), claim: false, gate: None }),
+            Lock::Claim { file } => Some(StoreLock { file: file.clone(), claim: true, gate: None }),
+            Lock::Gated { gate, file } => {
+                Some(StoreLock { file: file.clone(), claim: true, gate: Some(gate.clone()) })
+            }
+            Lock::Lease { .. } => None,
+        };
+        locks.iter().filter_map(lock).collect()
+    }
+
+    pub fn lock(&self) -> Lock {
+        if let Some(gate) = &self.gate {
+            return Lock::Gated { gate: gate.clone(), file: self.file.clone() };
+        }
+        match self.claim {
+            true => Lock::Claim { file: self.file.clone() },
+            false => Lock::Flock { file: self.file.clone(), create: true },
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

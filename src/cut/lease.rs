@@ -31,6 +31,75 @@ const F_SETSIG: libc::c_int = 10;
 pub(super) struct Hands {
     files: HashMap<PathBuf, Hold>,
     flocks: Vec<Flock>,
+    gated: Vec<Gated>,
+}
+
+/// A session's lock as a client holds it; leaving it removes the file, under the gate again.
+#[derive(Debug)]
+struct Gated {
+    store: Tree,
+    gate: PathBuf,
+    file: PathBuf,
+    /// Whether there was no gate, and no directory for it, before.
+    made: (bool, bool),
+    _held: Flock,
+}
+
+impl Gated {
+    /// `None` if somebody has the lock.
+    fn take(store: &Tree, gate: &Path, file: &Path) -> Result<Option<Gated>> {
+        let made_dir = match gate.parent() {
+            Some(dir) => store.ensure_dir(dir)?,
+            None => false,
+        };
+        let made_gate = store.stat(gate)?.is_none();
+        let _gate = Gated::enter(store, gate)?;
+        let Some(held) = Flock::within(open_or_create(store, file)?, Duration::ZERO)? else {
+            return Ok(None);
+        };
+        let store = store.sub(Path::new(""))?;
+        let (gate, file) = (gate.to_owned(), file.to_owned());
+        Ok(Some(Gated { store, gate, file, made: (made_gate, made_dir), _held: held }))
+    }
+
+    fn enter(store: &Tree, gate: &Path) -> Result<Flock> {
+        let held = Flock::within(open_or_create(store, gate)?, PATIENCE)?;
+        held.ok_or_else(|| Refusal::StoreLocked { what: gate.display().to_string() })
+    }
+}
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        let leave = || -> Result<()> {
+            let _gate = Gated::enter(&self.store, &self.gate)?;
+            self.store.unlink(&self.file)?;
+            let (made_gate, made_dir) = self.made;
+            if made_gate {
+                self.store.unlink(&self.gate)?;
+            }
+            if made_dir && let Some(dir) = self.gate.parent() {
+                self.store.remove_empty_dir(dir)?;
+            }
+            Ok(())
+        };
+        // The lock itself goes with its descriptor; an unlocked file that stays harms nobody.
+        if let Err(refusal) = leave() {
+            log::warn!("the lock file {} stays: {refusal}", self.file.display());
+        }
+    }
+}
+
+fn open_or_create(store: &Tree, file: &Path) -> Result<Open> {
+    match store.write(file)? {
+        Some(open) => Ok(open),
+        None => match store.create(file) {
+            // Somebody made it in this moment.
+            Err(Refusal::Io { errno: rustix::io::Errno::EXIST, .. }) => {
+                store.write(file)?.ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() })
+            }
+            other => other,
+        },
+    }
 }
 
 #[derive(Debug)]
@@ -58,8 +127,13 @@ pub(super) enum OnWriter {
     GoOn,
 }
 
-/// A file was held open for writing by somebody else.
-pub(super) struct HeldByWriter(pub PathBuf);
+/// Who is in the way.
+pub(super) enum HeldByWriter {
+    /// The file is open for writing somewhere else.
+    Open(PathBuf),
+    /// Somebody holds the lock that stands for having the session open.
+    Claim(PathBuf),
+}
 
 impl Hands {
     /// Takes the locks in their order.
@@ -77,6 +151,18 @@ impl Hands {
                     }
                 }
                 Lock::Flock { file, create } => hands.flock(store, file, *create)?,
+                Lock::Claim { file } => {
+                    let Some(open) = store.write(file)? else { continue };
+                    let Some(claim) = Flock::within(open, Duration::ZERO)? else {
+                        return Ok(Err(HeldByWriter::Claim(file.clone())));
+                    };
+                    hands.flocks.push(claim);
+                }
+                Lock::Gated { gate, file } => match Gated::take(store, gate, file)? {
+                    Some(gated) => hands.gated.push(gated),
+                    None if on_writer == OnWriter::GoOn => {}
+                    None => return Ok(Err(HeldByWriter::Claim(file.clone()))),
+                },
             }
         }
         Ok(Ok(hands))
@@ -113,7 +199,7 @@ impl Hands {
                 Denied::Writer => waited >= PATIENCE,
             };
             if enough && denied == Denied::Writer && on_writer == OnWriter::Refuse {
-                return Ok(Err(HeldByWriter(file.to_owned())));
+                return Ok(Err(HeldByWriter::Open(file.to_owned())));
             }
             if enough {
                 let Some(open) = store.write(file)? else { return Ok(Ok(())) };
@@ -134,6 +220,11 @@ impl Hands {
         let flock = Flock::within(open, PATIENCE)?;
         self.flocks.push(flock.ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() })?);
         Ok(())
+    }
+
+    /// Lets go of the files, so that they can be opened again, and keeps the store's lock files.
+    pub fn let_go_of_files(&mut self) {
+        self.files.clear();
     }
 
     /// The file as these hands hold it.

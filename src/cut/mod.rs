@@ -5,14 +5,18 @@
 //! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
 
 mod apply;
+mod beside;
 mod disk;
+mod entry;
 mod execute;
 mod fault;
+mod holder;
 mod journal;
 mod lease;
 mod prune;
 mod recover;
 mod resolve;
+mod row;
 mod scan;
 mod state;
 mod undone;

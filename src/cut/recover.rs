@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::apply::Site;
 use super::disk::Tree;
+use super::entry;
 use super::execute::{leases_for, take_back};
 use super::journal::{Kind, Record, VERSION, Way};
 use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
@@ -128,9 +129,11 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
         return Ok(Vec::new());
     }
     let backup = locked.tree().sub(&dir)?;
+    let agent = entry::agent_of(locked)?;
+    let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
     let site = Site { store, hands: &hands, backup: &backup };
-    match take_back(&site, locked, record, way) {
+    match take_back(agent, &site, locked, record, way) {
         Ok(notes) => {
             let mut sentences = vec![format!("the {what} was rolled back; the session is as before it")];
             sentences.extend(notes);
@@ -150,6 +153,9 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
 
 fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<Vec<String>> {
     let mut sentences = Vec::new();
+    if record.entry.is_some() || !record.new_files.is_empty() {
+        sentences.extend(super::beside::settle(locked, store, record, who)?);
+    }
     if let Some(new) = &record.new_dir {
         if store.stat(&new.staging)?.is_some() {
             store.remove_dir(&new.staging)?;

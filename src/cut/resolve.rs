@@ -7,7 +7,8 @@ use super::disk::{Open, Tree, mtime};
 use super::journal::{Change, How, Image, Seen};
 use super::lease::Hands;
 use super::scan::{Scan, empty_hash, scan_file};
-use crate::session::{Content, FileHash, FileView, Plan, Refusal, Result, Step};
+use crate::session::{Content, FileHash, FileView, Part, Plan, Refusal, Result, Step};
+use crate::transcript;
 
 /// The files that a plan was made from, as they are under the locks.
 pub(super) struct Ground {
@@ -24,6 +25,7 @@ enum Tail {
     Nothing,
     Bytes(Vec<u8>),
     Prefix { file: PathBuf, bytes: u64, newline: bool },
+    Parts { parts: Vec<Part>, newline: bool },
 }
 
 /// Whether a file that only grew behind what was seen counts as unchanged.
@@ -140,7 +142,9 @@ impl Ground {
                 };
                 return Ok(Some(Resolved { change, tail: Tail::Nothing }));
             }
-            Step::CreateDir { .. } => return Ok(None),
+            Step::CreateDir { .. } | Step::CreateFile { .. } | Step::EditEntry { .. } | Step::EditRow(_) => {
+                return Ok(None);
+            }
             Step::Overwrite { file, content } | Step::Replace { file, content } => (file, content),
         };
         let (before, fresh) = self.image(store, hands, plan, file)?;
@@ -196,6 +200,19 @@ impl Ground {
                 let scan = self.scan(store, hands, plan, file)?.ok_or_else(|| gone(file))?;
                 let (len, hash, newline) = scan.finished_prefix(*bytes).ok_or_else(|| gone(file))?;
                 Ok((len, hash, Tail::Prefix { file: file.clone(), bytes: *bytes, newline }))
+            }
+            Content::Parts(parts) => {
+                let mut gathered = Gathered::default();
+                each_part(store, hands, parts, |bytes| {
+                    gathered.add(bytes);
+                    Ok(())
+                })?;
+                let newline = gathered.last.is_some_and(|last| last != b'\n');
+                if newline {
+                    gathered.add(b"\n");
+                }
+                let hash = FileHash(gathered.hash.digest128());
+                Ok((gathered.len, hash, Tail::Parts { parts: parts.clone(), newline }))
             }
             Content::Whole { file } => {
                 let scan = self.scan(store, hands, plan, file)?.ok_or_else(|| gone(file))?;
@@ -261,7 +278,83 @@ fn write_tail(store: &Tree, hands: &Hands, tail: &Tail, into: &Open) -> Result<(
             into.copy_from(source, 0, *bytes, 0)?;
             if *newline { into.write_all(b"\n", *bytes) } else { Ok(()) }
         }
+        Tail::Parts { parts, newline } => {
+            let mut at = 0;
+            each_part(store, hands, parts, |bytes| {
+                into.write_all(bytes, at)?;
+                at += bytes.len() as u64;
+                Ok(())
+            })?;
+            if *newline { into.write_all(b"\n", at) } else { Ok(()) }
+        }
     }
+}
+
+/// A file for reading its plain content; a compressed one is unpacked.
+fn plain(store: &Tree, file: &Path) -> Result<Open> {
+    if !transcript::is_packed(file) {
+        return store.read(file)?.ok_or_else(|| gone(file));
+    }
+    let opened = transcript::StoreDir::open(store.path())?.ok_or_else(|| gone(file))?;
+    let unpacked = transcript::plain(&opened, file)?.ok_or_else(|| gone(file))?;
+    Ok(Open::of(unpacked, store.path().join(file)))
+}
+
+/// Length and hash of bytes that pass by.
+#[derive(Default)]
+struct Gathered {
+    hash: xxhash_rust::xxh3::Xxh3,
+    len: u64,
+    last: Option<u8>,
+}
+
+impl Gathered {
+    fn add(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        self.len += bytes.len() as u64;
+        self.last = bytes.last().copied().or(self.last);
+    }
+}
+
+/// Gives the bytes of all parts to `each`, in order, in pieces of bounded size.
+fn each_part(
+    store: &Tree,
+    hands: &Hands,
+    parts: &[Part],
+    mut each: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut buffer = vec![0; super::disk::CHUNK];
+    let mut last: Option<(PathBuf, Open)> = None;
+    for part in parts {
+        let piece = match part {
+            Part::Bytes(bytes) => {
+                each(bytes)?;
+                continue;
+            }
+            Part::Piece(piece) => piece,
+        };
+        let source = match hands.file(&piece.file) {
+            Some(open) => open,
+            None => {
+                if last.as_ref().is_none_or(|(file, _)| *file != *piece.file) {
+                    last = Some((piece.file.to_path_buf(), plain(store, &piece.file)?));
+                }
+                let Some((_, open)) = &last else { return Err(gone(&piece.file)) };
+                open
+            }
+        };
+        let mut at = piece.span.start;
+        while at < piece.span.end {
+            let want = buffer.len().min((piece.span.end - at) as usize);
+            let got = source.read_full(&mut buffer[..want], at)?;
+            if got != want {
+                return Err(gone(&piece.file));
+            }
+            each(&buffer[..got])?;
+            at += got as u64;
+        }
+    }
+    Ok(())
 }
 
 /// Where hashes are needed in a file: wherever a step cuts it.
@@ -278,7 +371,8 @@ fn marks(plan: &Plan, file: &Path) -> Vec<u64> {
         match step {
             Step::Overwrite { content: new, .. } | Step::Replace { content: new, .. } => content(new),
             Step::CreateDir { files, .. } => files.iter().for_each(|(_, new)| content(new)),
-            Step::KeepPrefix { .. } | Step::MoveAside { .. } => {}
+            Step::CreateFile { content: new, .. } => content(new),
+            Step::KeepPrefix { .. } | Step::MoveAside { .. } | Step::EditEntry { .. } | Step::EditRow(_) => {}
         }
     }
     for step in &plan.steps {

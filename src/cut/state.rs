@@ -89,7 +89,7 @@ impl StateDir {
         if facts.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Refusal::io("using (it belongs to another user)", &self.path, Errno::ACCESS.into()));
         }
-        Ok(Some((Tree::open(&self.path)?, facts.st_mode)))
+        Ok(Some((Tree::opened(dir, &self.path), facts.st_mode)))
     }
 
     /// Opens it, making it first if need be.
@@ -145,8 +145,22 @@ impl Folder {
         let name = folder_name(key, &store)?;
         match tree.stat(&name)? {
             Some(_) => Ok(Some(Folder { tree: tree.sub(&name)? })),
-            None => Ok(None),
+            None => Folder::of_another_device(state, key),
         }
+    }
+
+    /// The folder of a session whose store has got other numbers since (a disk found under another device
+    /// number, a store put back from a backup): known by the path that it notes.
+    fn of_another_device(state: &StateDir, key: &SessionKey) -> Result<Option<Folder>> {
+        for folder in Folder::all(state)? {
+            let whose = folder.whose()?;
+            if whose.is_some_and(|whose| {
+                whose.agent == key.agent.name() && whose.root == *key.root && whose.path == *key.path
+            }) {
+                return Ok(Some(folder));
+            }
+        }
+        Ok(None)
     }
 
     /// All folders there are.
@@ -205,7 +219,10 @@ impl Locked {
         if top.ensure_dir(Path::new("sessions"))? {
             top.sync_dir(Path::new(""))?;
         }
-        let name = folder_name(key, store)?;
+        let name = match Folder::find(state, key)? {
+            Some(known) => Path::new("sessions").join(known.tree.path().file_name().unwrap_or_default()),
+            None => folder_name(key, store)?,
+        };
         if top.ensure_dir(&name)? {
             top.sync_parent(&name)?;
         }

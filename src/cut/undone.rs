@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::Tree;
 use super::journal::{Record, VERSION, path_text};
 use super::state::{Folder, Locked, StateDir, undone_dir};
-use crate::session::{Refusal, Result, SessionKey, Turn, TurnStatus};
+use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnStatus};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -48,14 +48,30 @@ struct StoredTurn {
     file: PathBuf,
     start: u64,
     end: u64,
+    /// Where the bytes are not one range.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pieces: Vec<StoredPiece>,
     line: u64,
     group: u32,
     text_len: u64,
 }
 
+#[derive(Serialize, Deserialize)]
+struct StoredPiece {
+    #[serde(with = "path_text")]
+    file: PathBuf,
+    start: u64,
+    end: u64,
+}
+
 impl Turns {
     pub fn of(turns: &[Turn]) -> Turns {
         let nanoseconds = |time: Option<Timestamp>| time.map(Timestamp::as_nanosecond);
+        let piece = |piece: &Piece| StoredPiece {
+            file: piece.file.to_path_buf(),
+            start: piece.span.start,
+            end: piece.span.end,
+        };
         let store = |turn: &Turn| StoredTurn {
             n: turn.n,
             prompt: turn.prompt.clone(),
@@ -67,6 +83,7 @@ impl Turns {
             file: turn.file.to_path_buf(),
             start: turn.span.start,
             end: turn.span.end,
+            pieces: turn.pieces.iter().map(piece).collect(),
             line: turn.line,
             group: turn.group,
             text_len: turn.text_len,
@@ -89,6 +106,11 @@ impl StoredTurn {
             last: time(self.last),
             file: self.file.into(),
             span: self.start..self.end,
+            pieces: self
+                .pieces
+                .into_iter()
+                .map(|piece| Piece { file: piece.file.into(), span: piece.start..piece.end })
+                .collect(),
             line: self.line,
             group: self.group,
             text_len: self.text_len,
@@ -143,25 +165,29 @@ pub fn undone(state: &StateDir, key: &SessionKey) -> Result<Vec<Undone>> {
 pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
     let backup = Tree::open(&undone.dir)?;
     let record: Record = parse(&backup, Path::new("undo.json"))?;
-    let len = (turn.span.end - turn.span.start) as usize;
-    let mut bytes = vec![0; len];
-    let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *turn.file);
-    let (open, offset) = match changed {
-        Some((index, change)) if turn.span.start >= change.keep => {
-            (backup.read(&super::journal::Way::Undo.start_tail(index))?, turn.span.start - change.keep)
+    let mut bytes = Vec::new();
+    for (file, span) in turn.ranges() {
+        let len = (span.end - span.start) as usize;
+        let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *file);
+        let (open, offset) = match changed {
+            Some((index, change)) if span.start >= change.keep => {
+                (backup.read(&super::journal::Way::Undo.start_tail(index))?, span.start - change.keep)
+            }
+            // The undo left these bytes where they are.
+            _ => {
+                let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
+                let whose = Folder { tree: Tree::open(sessions)? }.whose()?;
+                let root = whose.map(|whose| whose.root).unwrap_or_default();
+                (Tree::open(&root)?.read(file)?, span.start)
+            }
+        };
+        let open =
+            open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
+        let at = bytes.len();
+        bytes.resize(at + len, 0);
+        if open.read_full(&mut bytes[at..], offset)? != len {
+            return Err(Refusal::Changed { what: format!("the backup of turn {}", turn.n) });
         }
-        // The undo left the turn's bytes where they are.
-        _ => {
-            let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
-            let whose = Folder { tree: Tree::open(sessions)? }.whose()?;
-            let root = whose.map(|whose| whose.root).unwrap_or_default();
-            (Tree::open(&root)?.read(&turn.file)?, turn.span.start)
-        }
-    };
-    let open = open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
-    let got = open.read_full(&mut bytes, offset)?;
-    if got != len {
-        return Err(Refusal::Changed { what: format!("the backup of turn {}", turn.n) });
     }
     Ok(bytes)
 }

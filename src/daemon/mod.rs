@@ -94,9 +94,8 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
     rustix::process::chdir("/").map_err(|errno| Failure::io("cannot enter", Path::new("/"), errno.into()))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    for sentence in cut::recover(&state)? {
-        log::warn!("{sentence}");
-    }
+    recover(&state);
+    recover_now_and_then(state.clone());
     let (sender, news) = std::sync::mpsc::channel();
     news::watch_signals(sender.clone())
         .map_err(|error| Failure::io("cannot catch signals in", &path, error))?;
@@ -247,6 +246,28 @@ fn check_stores(catalog: &Catalog) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Puts in order what a crash left half done, and says so.
+fn recover(state: &StateDir) {
+    match cut::recover(state) {
+        Ok(sentences) => sentences.iter().for_each(|sentence| log::warn!("{sentence}")),
+        Err(refusal) => log::warn!("could not look for cuts that a crash left half done: {refusal}"),
+    }
+}
+
+/// A command that crashes while this mount lives must not leave half a cut to be shown as a session.
+fn recover_now_and_then(state: StateDir) {
+    const EVERY: Duration = Duration::from_secs(2);
+    let look = move || {
+        loop {
+            std::thread::sleep(EVERY);
+            recover(&state);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("recover".into()).spawn(look) {
+        log::warn!("cuts that a crash leaves half done are put in order at the next start only: {error}");
+    }
 }
 
 #[cfg(test)]

@@ -149,11 +149,20 @@ impl Fs {
         control: Control,
         writable: bool,
     ) -> Result<ControlHandle> {
-        if writable && self.options.read_only {
-            return Err(Refusal::ReadOnlyMount);
-        }
-        let seen = self.view(&session.key)?;
-        seen.history.readable()?;
+        let open = || {
+            if writable && self.options.read_only {
+                return Err(Refusal::ReadOnlyMount);
+            }
+            let seen = self.view(&session.key)?;
+            seen.history.readable()?;
+            Ok(seen)
+        };
+        let seen = open().inspect_err(|refusal| {
+            if writable {
+                let sentence = format!("{} refused: {refusal}", control.name());
+                self.memory.note(&session.key, sentence, None);
+            }
+        })?;
         let inner = Inner { seen, used: false, forked: None, text: None, base: 0 };
         Ok(ControlHandle { session: session.clone(), control, writable, inner: Mutex::new(inner) })
     }
@@ -179,12 +188,15 @@ impl Fs {
                     Target::Last => last()?,
                 };
                 let done = cut::undo(&self.state, &seen.session, &seen.history, n, command.force)?;
-                let sentence = format!(
+                let mut sentence = format!(
                     "done, {} removed (undone/{}), {} left",
                     turns_in_words(done.drops),
                     done.number,
                     done.keeps
                 );
+                if done.keeps > n {
+                    sentence = format!("{sentence}; {}", seen.history.what_stays(n));
+                }
                 Done { sentence, forked: None }
             }
             Control::Redo => {
@@ -199,7 +211,7 @@ impl Fs {
             Control::Fork => {
                 let n = match command.target {
                     Target::Number(n) => n,
-                    Target::Last => last_finished(seen)?,
+                    Target::Last => seen.history.last_finished()?,
                 };
                 let id = cut::fork(&self.state, &seen.session, &seen.history, n)?;
                 Done { sentence: format!("done, turns 0 to {n} are session {id}"), forked: Some(id) }
@@ -207,18 +219,6 @@ impl Fs {
         };
         self.catalog.forget(&seen.session.key);
         Ok(done)
-    }
-}
-
-/// The last turn that nobody is at.
-fn last_finished(seen: &View) -> Result<u32> {
-    let history = &seen.history;
-    let running = text::running(history, seen.writer.as_ref());
-    let finished = history.turns.iter().rev().find(|turn| running.is_none_or(|running| running.n != turn.n));
-    match (finished, running) {
-        (Some(turn), _) => Ok(turn.n),
-        (None, Some(running)) => Err(Refusal::StillRunning { asked: running.n, last_finished: None }),
-        (None, None) => Err(Refusal::NoSuchTurn { asked: 0, turns: 0 }),
     }
 }
 

@@ -189,7 +189,7 @@ impl Fs {
             Part::Record(n) => {
                 let view = self.view(&session.key)?;
                 let turn = turn(&view.history, *n)?;
-                let size = turn.span.end - turn.span.start;
+                let size = turn.record_bytes();
                 Ok(Facts::file(size, turn.last.unwrap_or(view.session.updated)))
             }
             Part::RecordsHead => {
@@ -300,6 +300,7 @@ fn stretch(session: &Session, history: &History, span: std::ops::Range<u64>) -> 
         last: None,
         file: Arc::from(main),
         span,
+        pieces: Vec::new(),
         line: 1,
         group: 0,
         text_len: 0,
@@ -314,7 +315,9 @@ pub(super) fn head(session: &Session, history: &History) -> Option<Turn> {
 /// What follows the last complete line, where there is anything.
 pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
     let len = history.files.first()?.len?;
-    let end = history.turns.last().map_or(history.head_bytes, |turn| turn.span.end);
+    let main = &history.files.first()?.file;
+    let ends = history.turns.iter().rev().flat_map(|turn| turn.ranges()).filter(|(file, _)| file == main);
+    let end = ends.map(|(_, span)| span.end).max().unwrap_or(history.head_bytes);
     if end < len { stretch(session, history, end..len) } else { None }
 }
 
@@ -322,6 +325,8 @@ pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
 /// sub-agents and the like.
 pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
     let all = session.files.iter().chain(&session.sidecars);
-    let own = all.filter(|file| **file == *session.key.path || file.parent() == Some(&*session.key.path));
+    // A session is a directory with its files in it, or a file with its other files beside it.
+    let places = [Some(&*session.key.path), session.key.path.parent()];
+    let own = all.filter(|file| places.contains(&file.parent()));
     own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
 }

@@ -55,8 +55,6 @@ pub(super) fn text(fs: &Fs) -> String {
         let requests = REQUESTS[*op as usize].load(Ordering::Relaxed);
         sample(&mut out, "turnfs_fuse_requests_total", &format!("op=\"{}\"", op.name()), requests);
     }
-    let events = metrics::inotify_events();
-    single(&mut out, "turnfs_inotify_events_total", "counter", "Changes that the kernel reported.", events);
     family(&mut out, "turnfs_sessions", "gauge", "Sessions by state; unread: not looked at since the mount.");
     for ((agent, state), sessions) in sessions(fs) {
         sample(&mut out, "turnfs_sessions", &format!("agent=\"{agent}\",state=\"{state}\""), sessions);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cut::Undone;
 use crate::render::one_line;
 use crate::session::{
-    Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, Turn, TurnStatus, Writer, rfc3339,
+    Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
 };
 
 /// Longest prompt in a plan, in characters.
@@ -78,7 +78,7 @@ impl Status<'_> {
             Some(writer) => lines.put("writer", &writer.to_string()),
             None => lines.put("writer", "none"),
         }
-        if let Some(turn) = running(history, self.writer.as_ref()) {
+        if let Some(turn) = history.turns.last().filter(|turn| turn.status == TurnStatus::Running) {
             lines.put("running", &format!("turn {}", turn.n));
         }
         if history.readable().is_ok() {
@@ -97,7 +97,6 @@ impl Status<'_> {
         for note in &history.notes {
             lines.put("note", note);
         }
-        let id = &self.session.id;
         let turns = history.sound_turns;
         match history.state {
             State::Damaged if turns == 0 => {
@@ -106,7 +105,7 @@ impl Status<'_> {
             State::Damaged => lines.put(
                 "help",
                 &format!(
-                    "repair that line, or keep the {turns} turns before it (salvage/) in a new session: turnfs rescue {id}; raw/ has the files as they are"
+                    "repair that line; the {turns} turns before it are in salvage/, raw/ has the files as they are"
                 ),
             ),
             State::Torn => lines.put(
@@ -135,13 +134,6 @@ impl Lines {
 pub(super) fn shown_damage(history: &History) -> Option<&Damage> {
     let decisive = history.damages.iter().find(|damage| !damage.class.is_torn());
     decisive.or_else(|| history.damages.first())
-}
-
-/// The last turn, if somebody is at it now.
-pub(super) fn running<'h>(history: &'h History, writer: Option<&Writer>) -> Option<&'h Turn> {
-    let last = history.turns.last()?;
-    let open = last.status == TurnStatus::Running || last.detail == Some("open");
-    if open && writer.is_some() { Some(last) } else { None }
 }
 
 fn worst_boundary(history: &History) -> Confidence {
@@ -177,8 +169,7 @@ fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> Strin
     let mut text = files.collect::<Vec<_>>().join(", ");
     let stays = history.turns_kept(n);
     if stays > n {
-        let _ =
-            write!(text, "; turns {n} to {} stay, they belong to turn {}", stays - 1, n.saturating_sub(1));
+        text.push_str(&format!("; {}", history.what_stays(n)));
     }
     text
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Makes control and bidi characters visible; newline and tab stay. A carriage return before a newline is
 /// dropped from sight like an editor does: shown as `␍`.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    replace(text, |b| b != b'\n' && b != b'\t')
+    replace(text, |b| (b != b'\n') & (b != b'\t'))
 }
 
 /// As [`visible`], on one line.
@@ -30,26 +30,36 @@ fn replace(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Cow<'_, str> {
 }
 
 /// The first unsafe character and where it is. Every turn's text goes through here when its size is counted,
-/// so whole blocks of bytes are passed over that cannot begin one.
+/// so whole blocks are passed over in which no pair of bytes begins one.
 fn find_unsafe(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Option<(usize, char)> {
     const BLOCK: usize = 64;
-    // Lead bytes of all characters of `is_unsafe` that are not ASCII.
-    let may_begin = |b: u8| (b < 0x20 && counts(b)) | matches!(b, 0x7f | 0xc2 | 0xd8 | 0xe2);
+    // Without branches: this is what the compiler makes vector code of.
+    let may_begin = |b: u8, next: u8| {
+        ((b < 0x20) & counts(b))
+            | (b == 0x7f)
+            | ((b == 0xc2) & (next < 0xa0))
+            | ((b == 0xd8) & (next == 0x9c))
+            | ((b == 0xe2) & ((next == 0x80) | (next == 0x81)))
+    };
     let bytes = text.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        let block = &bytes[at..bytes.len().min(at + BLOCK)];
-        // No early exit: this is what the compiler makes vector code of.
-        if block.iter().fold(false, |any, b| any | may_begin(*b)) {
-            for (i, _) in block.iter().enumerate().filter(|(_, b)| may_begin(**b)) {
-                if let Some(c) = text[at + i..].chars().next().filter(|c| is_unsafe(*c)) {
-                    return Some((at + i, c));
-                }
+    let (last, body) = bytes.split_last()?;
+    for (block, nexts, at) in body
+        .chunks(BLOCK)
+        .zip(bytes[1..].chunks(BLOCK))
+        .enumerate()
+        .map(|(n, (b, next))| (b, next, n * BLOCK))
+    {
+        let pairs = || block.iter().zip(nexts);
+        if !pairs().fold(false, |any, (b, next)| any | may_begin(*b, *next)) {
+            continue;
+        }
+        for (i, _) in pairs().enumerate().filter(|(_, (b, next))| may_begin(**b, **next)) {
+            if let Some(c) = text[at + i..].chars().next().filter(|c| is_unsafe(*c)) {
+                return Some((at + i, c));
             }
         }
-        at += block.len();
     }
-    None
+    may_begin(*last, 0).then_some((body.len(), char::from(*last)))
 }
 
 /// Control characters, and characters that change the direction of text.

@@ -7,15 +7,19 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AgentKind {
     KimiCli,
+    Codex,
+    OpenMax,
 }
 
 impl AgentKind {
-    pub const ALL: [AgentKind; 1] = [AgentKind::KimiCli];
+    pub const ALL: [AgentKind; 3] = [AgentKind::KimiCli, AgentKind::Codex, AgentKind::OpenMax];
 
     /// The name in directory names, on the command line and in machine output.
     pub fn name(self) -> &'static str {
         match self {
             AgentKind::KimiCli => "kimi-cli",
+            AgentKind::Codex => "codex",
+            AgentKind::OpenMax => "openmax",
         }
     }
 }

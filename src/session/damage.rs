@@ -16,7 +16,7 @@ pub struct Damage {
     pub message: String,
 }
 
-/// The classes of damage; names as in machine output.
+/// The classes of damage; names as in machine output. `docs/stores/damage.md` says what each one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DamageClass {
     BadLine,

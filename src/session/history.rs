@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::{Confidence, Damage, Refusal, Turn};
+use super::{Confidence, Damage, Refusal, Turn, TurnStatus};
 
 /// The condition of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +86,21 @@ pub struct CutPoint {
     pub confidence: Confidence,
     /// Every file that stays; the session's other history files go. Main transcript last.
     pub kept: Vec<Kept>,
+    /// The first record that goes, where a store refers to it by number; `None` where it does not.
+    pub at: Option<CutAt>,
+}
+
+/// The first record that a cut drops (or the end), as stores with numbered records refer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutAt {
+    /// The file that holds it, relative to the store's root.
+    pub file: PathBuf,
+    /// That file's id in the store.
+    pub id: String,
+    /// Byte offset in that file (uncompressed).
+    pub byte: u64,
+    /// The record's number, where the store has numbers.
+    pub ordinal: Option<u64>,
 }
 
 /// The result of the one pass over a session's files. Listing, reading, plan, undo, fork and errors
@@ -161,6 +176,45 @@ impl History {
             Some(Err(Refusal::Ambiguous { .. })) => Confidence::Ambiguous,
             Some(Err(Refusal::Lost { .. })) | None => Confidence::Lost,
             Some(Err(_)) => Confidence::Exact,
+        }
+    }
+
+    /// The turns of the last group, if it has no end: somebody is at them now, or was killed in them. A
+    /// group runs as a whole.
+    pub fn open_end(&self) -> &[Turn] {
+        let group = self.turns.last().map_or(0, |turn| turn.group);
+        let from = self.turns.iter().position(|turn| turn.group == group).unwrap_or(0);
+        let last = &self.turns[from..];
+        if last.iter().any(Turn::is_open) { last } else { &[] }
+    }
+
+    /// The last turn that is not running: where a fork `last` is made.
+    ///
+    /// # Errors
+    /// [`Refusal::StillRunning`] when there is none before the running one; [`Refusal::NoSuchTurn`] when
+    /// there is none at all; and as [`History::readable`].
+    pub fn last_finished(&self) -> Result<u32, Refusal> {
+        self.readable()?;
+        let open = self.open_end();
+        let running = open.iter().any(|turn| turn.status == TurnStatus::Running);
+        let finished = self.turns.len() - if running { open.len() } else { 0 };
+        match (finished.checked_sub(1), open.first()) {
+            (Some(last), _) => Ok(last as u32),
+            (None, Some(turn)) => Err(Refusal::StillRunning { asked: turn.n, last_finished: None }),
+            (None, None) => Err(Refusal::NoSuchTurn { asked: 0, turns: 0 }),
+        }
+    }
+
+    /// A sentence for a cut before turn `n` that lies inside a group: which turns stay, and why; empty where
+    /// `n` is a boundary of its own.
+    pub fn what_stays(&self, n: u32) -> String {
+        let kept = self.turns_kept(n);
+        match self.turns.get(n as usize) {
+            Some(turn) if kept == n + 1 => format!("turn {n} belongs to turn {} and stays", turn.group),
+            Some(turn) if kept > n => {
+                format!("turns {n} to {} belong to turn {} and stay", kept - 1, turn.group)
+            }
+            _ => String::new(),
         }
     }
 

@@ -14,12 +14,12 @@ mod turn;
 
 pub use agent::AgentKind;
 pub use damage::{Damage, DamageClass};
-pub use history::{CutPoint, FileHash, FileView, History, Kept, State};
+pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
-pub use plan::{Content, Lock, Plan, Promise, Step};
+pub use plan::{Content, Entry, EntryEdit, Lock, Part, Plan, Promise, Row, RowChange, SqlValue, Step};
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
-pub use turn::{Confidence, Turn, TurnStatus};
+pub use turn::{Confidence, Piece, Turn, TurnStatus};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

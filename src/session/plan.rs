@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{FileHash, FileView};
+use serde::{Deserialize, Serialize};
+
+use super::{FileHash, FileView, Piece};
 
 /// Everything needed to make one cut, and to know afterwards that it is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,8 @@ pub struct Promise {
     pub session: PathBuf,
     /// The id of that session (for a fork, the new one).
     pub id: String,
-    /// The file that holds the turns that are kept, relative to the store's root.
+    /// The file that holds the turns that are kept, relative to the store's root. Empty where a session's
+    /// turns lie in several files: then each stays in its own.
     pub transcript: PathBuf,
     /// How many turns `transcript` must have. (A session whose transcript has none left may show records
     /// of another file as turns, which were not numbered before.)
@@ -51,6 +54,81 @@ pub enum Step {
         /// Paths relative to `dir`; directories in between are made.
         files: Vec<(PathBuf, Content)>,
     },
+    /// Make a file that was not there: built beside, fsynced, renamed.
+    CreateFile { file: PathBuf, content: Content },
+    /// Change one session's entry in an index that the store's sessions share. What the entry becomes is
+    /// worked out under the locks, out of the index as it is then; no other entry changes by a byte.
+    EditEntry { index: PathBuf, edit: EntryEdit },
+    /// Change one row of a database of the store, in one transaction, and only while the row is what was seen.
+    EditRow(RowChange),
+}
+
+/// What happens to one row of a SQLite database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowChange {
+    /// Relative to the store's root.
+    pub db: PathBuf,
+    pub table: String,
+    /// Column and value that name the row.
+    pub key: (String, String),
+    /// All columns; `None`: there was no such row.
+    pub before: Option<Row>,
+    /// `None`: the row goes.
+    pub after: Option<Row>,
+}
+
+/// A row: columns and values, in the table's order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row(pub Vec<(String, SqlValue)>);
+
+/// A value as SQLite stores it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SqlValue {
+    Null,
+    Integer(i64),
+    /// The bits of a double, so that it comes back exactly.
+    Real(u64),
+    Text(String),
+    Blob(Vec<u8>),
+}
+
+impl Row {
+    pub fn get(&self, column: &str) -> Option<&SqlValue> {
+        self.0.iter().find(|(name, _)| name == column).map(|(_, value)| value)
+    }
+
+    /// Sets a column, if the table has it.
+    pub fn set(&mut self, column: &str, value: SqlValue) {
+        if let Some((_, old)) = self.0.iter_mut().find(|(name, _)| name == column) {
+            *old = value;
+        }
+    }
+}
+
+/// What happens to an entry of a shared index; the agent's [`crate::agents::SharedIndex`] knows its form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryEdit {
+    /// The session was cut: it has `messages` messages now. `rewritten`: they are not counted as before.
+    Cut { id: String, messages: u64, rewritten: bool },
+    /// The session `id` is a new one, made out of `source`.
+    Copy { source: String, id: String },
+}
+
+impl EntryEdit {
+    /// Whose entry it is.
+    pub fn id(&self) -> &str {
+        match self {
+            EntryEdit::Cut { id, .. } | EntryEdit::Copy { id, .. } => id,
+        }
+    }
+}
+
+/// An entry of a shared index, as it stands there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub text: String,
+    /// Its place among all entries, from 0.
+    pub at: usize,
 }
 
 /// New content of a file.
@@ -62,6 +140,15 @@ pub enum Content {
     Whole { file: PathBuf },
     /// These bytes.
     Bytes(Vec<u8>),
+    /// Several parts, one behind the other; a last record without a newline gets one.
+    Parts(Vec<Part>),
+}
+
+/// A part of new content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Piece(Piece),
+    Bytes(Vec<u8>),
 }
 
 /// A lock that a cut must hold.
@@ -71,6 +158,12 @@ pub enum Lock {
     Lease { file: PathBuf },
     /// flock(LOCK_EX) on a lock file of the store, waited for at most 2 s.
     Flock { file: PathBuf, create: bool },
+    /// flock(LOCK_EX) on a lock file that a client holds as long as it has the session open: never waited
+    /// for, never forced. Where the file is not there nobody holds it.
+    Claim { file: PathBuf },
+    /// flock(LOCK_EX) on `file`, made for it and removed afterwards, taken and left while `gate` is held: the
+    /// lock that a client holds as long as it has the session open. Never waited for; `force` goes without it.
+    Gated { gate: PathBuf, file: PathBuf },
 }
 
 impl Plan {

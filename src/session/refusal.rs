@@ -26,6 +26,8 @@ pub enum Refusal {
         "{writer} has this session open; close it, use `fork`, or write `force {asked}` (with the command: --force)"
     )]
     Live { writer: Writer, asked: String },
+    #[error("{by} continues {file} behind this cut, so cutting it would break that session; use `fork`")]
+    Needed { file: String, by: String },
     #[error("turn {asked} is still running; fork at {}, or wait until it has ended", match .last_finished { Some(n) => format!("turn {n} or before"), None => "a later time".into() })]
     StillRunning { asked: u32, last_finished: Option<u32> },
     #[error("{what} is locked by another program; try again")]
@@ -36,7 +38,7 @@ pub enum Refusal {
         "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/ instead"
     )]
     MovedOn { what: String, number: u32 },
-    #[error("{}, line {} (byte {}): {}: {}; repair that line, or use raw/{} and `turnfs rescue`", .damage.file, .damage.line, .damage.byte, .damage.class, .damage.message, raw_name(.damage))]
+    #[error("{}, line {} (byte {}): {}: {}; repair that line (raw/{} shows it as it is)", .damage.file, .damage.line, .damage.byte, .damage.class, .damage.message, raw_name(.damage))]
     Damaged { damage: Damage },
     #[error("{what} is not known to this version of turnfs, so its history is neither shown nor changed")]
     Unsupported { what: String },
@@ -48,6 +50,8 @@ pub enum Refusal {
     Ambiguous { asked: String, options: String },
     #[error("history needed for this cut is no longer on disk: {what}")]
     Lost { what: String },
+    #[error("{what}; it is shown, and not changed")]
+    ReadOnlySession { what: String },
     #[error("this mount is read-only (mounted with --read-only)")]
     ReadOnlyMount,
     #[error("turnfs files cannot be changed this way; write a turn number to undo, redo or fork")]
@@ -74,14 +78,14 @@ impl Refusal {
             Refusal::NoSuchTurn { .. } | Refusal::InsideGroup { .. } | Refusal::NothingToRedo { .. } => {
                 Errno::RANGE
             }
-            Refusal::Live { .. } | Refusal::StillRunning { .. } => Errno::BUSY,
+            Refusal::Live { .. } | Refusal::StillRunning { .. } | Refusal::Needed { .. } => Errno::BUSY,
             Refusal::StoreLocked { .. } => Errno::AGAIN,
             Refusal::Changed { .. } | Refusal::MovedOn { .. } => Errno::STALE,
             Refusal::Damaged { .. } => Errno::UCLEAN,
             Refusal::Unsupported { .. } | Refusal::CannotCut { .. } => Errno::OPNOTSUPP,
             Refusal::Ambiguous { .. } => Errno::NOTUNIQ,
             Refusal::Lost { .. } => Errno::NODATA,
-            Refusal::ReadOnlyMount => Errno::ROFS,
+            Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
             Refusal::NotPermitted => Errno::PERM,
             Refusal::NotFound { .. } => Errno::NOENT,
             Refusal::Io { errno, .. } => *errno,

@@ -84,6 +84,9 @@ pub struct Turn {
     /// The turn's bytes in `file`. Spans of neighbours in one file touch; the first starts where
     /// `head.jsonl` ends, the last ends with the file's last complete line.
     pub span: Range<u64>,
+    /// Where the turn's bytes are not the one range `span` of `file` (which is empty then): all its ranges,
+    /// in order. Else empty.
+    pub pieces: Vec<Piece>,
     /// First line of the span, counted from 1.
     pub line: u64,
     /// The first turn of the group that a cut can only keep or drop as a whole; `n` if it stands alone.
@@ -92,7 +95,32 @@ pub struct Turn {
     pub text_len: u64,
 }
 
+/// A range of bytes of one of a session's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Relative to the store's root.
+    pub file: Arc<Path>,
+    pub span: Range<u64>,
+}
+
 impl Turn {
+    /// Whether the store holds no end of this turn: somebody is at it now, or was killed in it.
+    pub fn is_open(&self) -> bool {
+        let no_end = matches!(self.detail, Some("open" | "open-calls" | "ended-in-tool" | "no-reply"));
+        no_end || self.status == TurnStatus::Running
+    }
+
     /// Longest prompt kept in memory, in characters.
     pub const PROMPT_CHARS: usize = 4096;
+
+    /// Size of the turn's records, bytes.
+    pub fn record_bytes(&self) -> u64 {
+        self.ranges().map(|(_, span)| span.end - span.start).sum()
+    }
+
+    /// The ranges of bytes that, one behind the other, are the turn's records.
+    pub fn ranges(&self) -> impl Iterator<Item = (&Path, Range<u64>)> {
+        let whole = self.pieces.is_empty().then(|| (&*self.file, self.span.clone()));
+        whole.into_iter().chain(self.pieces.iter().map(|piece| (&*piece.file, piece.span.clone())))
+    }
 }

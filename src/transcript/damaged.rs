@@ -1,7 +1,8 @@
 //! What is wrong with a line that is no record: the classes of damage, told from the bytes alone.
 //!
 //! Classes say what most probably happened (a kill during an append, two appends without a newline
-//! between them, a power loss), so that the user can mend it. Nothing here mends anything.
+//! between them, a power loss), so that the user can mend it. Nothing here mends anything. Rules:
+//! `docs/stores/damage.md`.
 
 use serde::de::IgnoredAny;
 
@@ -259,7 +260,8 @@ mod tests {
     #[test]
     fn every_class_is_told_from_the_bytes() {
         use DamageClass::*;
-        let cases: &[(&[u8], &[(u64, u64, DamageClass)])] = &[
+        type Found<'a> = &'a [(u64, u64, DamageClass)];
+        let cases: &[(&[u8], Found<'_>)] = &[
             (b"{\"t\":1}\n{\"t\":2}\n", &[]),
             (b"{\"t\":1}\n\n  \r\n{\"t\":2}\r\n", &[]),
             (b"{\"t\":1}\n{\"t\":\"ha\n{\"t\":2}\n", &[(2, 8, BadLine)]),

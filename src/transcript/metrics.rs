@@ -36,7 +36,6 @@ const KINDS: usize = ReadKind::ALL.len();
 static BYTES: [[AtomicU64; KINDS]; AGENTS] = [const { [const { AtomicU64::new(0) }; KINDS] }; AGENTS];
 static PARSES: AtomicU64 = AtomicU64::new(0);
 static STATS: AtomicU64 = AtomicU64::new(0);
-static INOTIFY_EVENTS: AtomicU64 = AtomicU64::new(0);
 
 /// Counts bytes read from a store.
 pub fn count_bytes(agent: AgentKind, kind: ReadKind, bytes: u64) {
@@ -53,10 +52,6 @@ pub fn count_stats(stats: u64) {
     STATS.fetch_add(stats, Ordering::Relaxed);
 }
 
-pub fn count_inotify_events(events: u64) {
-    INOTIFY_EVENTS.fetch_add(events, Ordering::Relaxed);
-}
-
 /// Bytes read since the process started.
 pub fn bytes(agent: AgentKind, kind: ReadKind) -> u64 {
     BYTES[agent as usize][kind as usize].load(Ordering::Relaxed)
@@ -68,8 +63,4 @@ pub fn parses() -> u64 {
 
 pub fn stats() -> u64 {
     STATS.load(Ordering::Relaxed)
-}
-
-pub fn inotify_events() -> u64 {
-    INOTIFY_EVENTS.load(Ordering::Relaxed)
 }

@@ -6,10 +6,12 @@
 mod damaged;
 pub mod metrics;
 mod open;
+mod packed;
 mod scan;
 
 pub use damaged::{Format, Inspector};
 pub use open::{Entry, EntryKind, Stat, StoreDir};
+pub use packed::{is_packed, plain, plain_stream};
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
 
 use std::io::Read;
@@ -21,13 +23,14 @@ use rustix::io::Errno;
 
 use crate::session::{FileHash, Refusal, Result};
 
-/// Reads `range` (bytes) of a store's file; `file` is relative to the store's root.
+/// Reads `range` (bytes) of a store's file; `file` is relative to the store's root. Of a compressed file the
+/// range counts plain bytes.
 ///
 /// # Errors
 /// [`Refusal::Changed`] when the file is gone or ends before the range does; and what prevents reading.
 pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>> {
     let changed = || Refusal::Changed { what: file.display().to_string() };
-    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
+    let opened = StoreDir::open(root)?.map(|store| plain(&store, file)).transpose()?.flatten();
     let opened = opened.ok_or_else(changed)?;
     let path = root.join(file);
     let metadata = opened.metadata().map_err(|error| Refusal::io("cannot look at", &path, error))?;

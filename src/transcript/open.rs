@@ -2,7 +2,7 @@
 //!
 //! Every path is resolved from a handle on the store's root, without following any symlink and without
 //! leaving the root, so that a link planted in a store cannot make turnfs read or change foreign files.
-//! Only regular files are opened, and never in a way that waits for long: a FIFO in a store must not hang a mount.
+//! Only regular files are opened, and never in a way that waits: a FIFO in a store must not hang a mount.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -20,9 +19,6 @@ use crate::session::{Refusal, Result};
 
 /// Set when the kernel (or a sandbox around us) does not offer openat2.
 static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
-
-/// How long a file is waited for on which somebody holds a lease.
-const LEASE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A store's root directory, held open.
 #[derive(Debug)]
@@ -100,6 +96,11 @@ impl Stat {
         self.born.map(timestamp)
     }
 
+    /// Device (major and minor number) and inode.
+    pub fn identity(&self) -> ((u32, u32), u64) {
+        (self.device, self.inode)
+    }
+
     /// Whether both are the same file (which may have changed in between).
     pub fn same_file(&self, other: &Stat) -> bool {
         (self.device, self.inode, self.born) == (other.device, other.inode, other.born)
@@ -113,6 +114,10 @@ impl Stat {
         read_at.duration_since(self.modified().max(self.changed())) > RACY
     }
 }
+
+/// How long an open waits for a lease to be given back. A cut holds one for milliseconds, on a busy machine
+/// and a slow disk for seconds.
+const LEASE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl StoreDir {
     /// Opens a store's root; the root itself may be reached through symlinks, the user named it.
@@ -143,19 +148,9 @@ impl StoreDir {
     /// # Errors
     /// As [`StoreDir::file`].
     pub fn file_with(&self, file: &Path, access: OFlags) -> Result<Option<File>> {
-        // Without NONBLOCK the open of a FIFO waits for its other end. Of regular files it concerns those that
-        // somebody holds a lease on, as a cut in another process does: they are waited for here.
+        // Without NONBLOCK the open of a FIFO waits for its other end. It has no effect on regular files.
         let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let start = Instant::now();
-        let handle = loop {
-            match self.resolve("cannot open", file, flags) {
-                Err(Refusal::Io { errno: Errno::AGAIN, .. }) if start.elapsed() < LEASE_PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                opened => break opened?,
-            }
-        };
-        let Some(handle) = handle else { return Ok(None) };
+        let Some(handle) = self.resolve("cannot open", file, flags)? else { return Ok(None) };
         let opened = File::from(handle);
         match Stat::of(&opened) {
             Ok(stat) if stat.kind == EntryKind::File => Ok(Some(opened)),
@@ -170,6 +165,7 @@ impl StoreDir {
     /// # Errors
     /// What the system reports.
     pub fn stat(&self, file: &Path) -> Result<Option<Stat>> {
+        super::metrics::count_stats(1);
         let Some((parent, name)) = file.parent().zip(file.file_name()) else {
             return Stat::of(&self.handle)
                 .map(Some)
@@ -254,7 +250,20 @@ impl StoreDir {
         Refusal::Io { action, path: self.path.join(file), errno }
     }
 
+    /// Opens `file`, waiting at most [`LEASE_PATIENCE`] while a cut (or somebody else) has a lease on it.
     fn resolve(&self, action: &'static str, file: &Path, flags: OFlags) -> Result<Option<OwnedFd>> {
+        let start = std::time::Instant::now();
+        loop {
+            match self.resolve_now(action, file, flags) {
+                Err(Refusal::Io { errno: Errno::AGAIN, .. }) if start.elapsed() < LEASE_PATIENCE => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn resolve_now(&self, action: &'static str, file: &Path, flags: OFlags) -> Result<Option<OwnedFd>> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let names: Option<Vec<_>> = file
             .components()

@@ -7,7 +7,8 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::parse::{self, Message, Wire};
-use crate::session::{FileHash, Refusal, Result};
+use crate::session::{AgentKind, FileHash, Refusal, Result};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{StoreDir, scan_bytes};
 
 /// Most of a wire that is read for its head, bytes: a first prompt may carry images.
@@ -118,5 +119,6 @@ fn fill(file: &File, path: &Path, buffer: &mut [u8], at: u64) -> Result<usize> {
             Err(error) => return Err(Refusal::io("cannot read", path, error)),
         }
     }
+    count_bytes(AgentKind::KimiCli, ReadKind::Transcript, filled as u64);
     Ok(filled)
 }

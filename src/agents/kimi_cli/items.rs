@@ -146,7 +146,7 @@ fn notice(kind: &str, text: Cow<'_, str>, sink: &mut Sink<'_>) {
 }
 
 /// The fields of payloads that become notices. Everything is optional: a payload of another shape is
-/// shown as it is. Source: kimi-cli.md, section 2.2.
+/// shown as it is. Facts: `docs/stores/kimi-cli.md`, "2.2 wire.jsonl".
 #[derive(Deserialize, Default)]
 struct Fields<'a> {
     #[serde(borrow, default)]

@@ -86,7 +86,8 @@ fn hex4(text: &str) -> Option<(u32, &str)> {
     Some((u32::from_str_radix(digits, 16).ok()?, rest))
 }
 
-/// The content of a message or a prompt: a string, or a list of parts. Source: kimi-cli.md, section 2.1.
+/// The content of a message or a prompt: a string, or a list of parts (`docs/stores/kimi-cli.md`,
+/// "2.1 context.jsonl").
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content<'a> {
     Text(JsonStr<'a>),

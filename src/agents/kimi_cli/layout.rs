@@ -1,8 +1,8 @@
-//! Where the sessions lie: kimi.json names the work directories, sessions/<md5 of the path>/ holds theirs.
+//! Where the sessions lie: kimi.json names the work directories, `sessions/<md5 of the path>/` holds theirs.
 //!
 //! Finding them reads kimi.json, each session's state.json and the head of each wire, and reads again only
 //! what a stat says may have changed. Folder names are never decoded: a directory belongs to a project only
-//! if kimi.json lists a path with that hash. Source: kimi-cli.md, sections 0 and 1.
+//! if kimi.json lists a path with that hash. Facts: `docs/stores/kimi-cli.md`, "1. Layout".
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -16,6 +16,7 @@ use super::head::{self, Head};
 use super::json::JsonStr;
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Entry, EntryKind, Stat, StoreDir, read_small};
 
 pub(super) const INDEX: &str = "kimi.json";
@@ -27,7 +28,7 @@ pub(super) const SUBAGENTS: &str = "subagents";
 
 /// Longest index and longest state.json that are read, bytes. Real ones have kilobytes.
 const LONGEST_INDEX: u64 = 64 << 20;
-const LONGEST_STATE: u64 = 4 << 20;
+pub(super) const LONGEST_STATE: u64 = 4 << 20;
 
 /// What is remembered from one look to the next.
 struct Remembered {
@@ -238,11 +239,16 @@ impl Look<'_> {
         let dir = if stats.own.kind == EntryKind::Dir { group.dir(Path::new(name))? } else { None };
         let head = match &dir {
             Some(dir) if stats.wire.is_some() => {
-                head::read(dir, Path::new(WIRE), before.map(|(.., known)| &known.head))?
+                head::read(dir, Path::new(WIRE), before.map(|(.., known)| &known.head))
             }
-            Some(dir) => head::of_context(dir, Path::new(CONTEXT))?,
-            None => head::of_context(group, Path::new(name))?,
+            Some(dir) => head::of_context(dir, Path::new(CONTEXT)),
+            None => head::of_context(group, Path::new(name)),
         };
+        // A session that cannot be read is still one.
+        let head = head.unwrap_or_else(|refusal| {
+            self.problem(path.to_path_buf(), refusal.to_string());
+            Head::default()
+        });
         let title = match (&dir, &stats.state, before) {
             (_, state, Some((at, .., known)))
                 if *state == known.files.state && state.is_none_or(|state| state.vouches(at)) =>
@@ -324,6 +330,7 @@ fn title(dir: &StoreDir) -> Result<Option<String>, String> {
         Ok(None) => return Ok(None),
         Err(refusal) => return Err(refusal.to_string()),
     };
+    count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
     let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken("not valid UTF-8"))?;
     let state: State<'_> = serde_json::from_str(text).map_err(|error| broken(&error.to_string()))?;
     let title = state.custom_title.map(|title| title.text().into_owned());
@@ -358,8 +365,11 @@ fn local() -> String {
 impl Projects {
     fn read(store: &StoreDir) -> Projects {
         let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
-            Ok(Some(bytes)) => serde_json::from_slice::<Index>(&bytes)
-                .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told")),
+            Ok(Some(bytes)) => {
+                count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
+                serde_json::from_slice::<Index>(&bytes)
+                    .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told"))
+            }
             Ok(None) => Err("it is not there, so no project can be told".into()),
             Err(refusal) => Err(refusal.to_string()),
         };

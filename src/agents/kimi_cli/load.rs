@@ -16,8 +16,10 @@ use super::turns::{Walk, Walker};
 use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{
-    CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn, TurnStatus,
+    AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
+    TurnStatus,
 };
+use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
 use crate::transcript::{EntryKind, Inspector, Line, Scanned, StoreDir, scan};
 
 /// Reads a session.
@@ -25,6 +27,7 @@ pub(super) fn load(session: &Session) -> Result<History> {
     let gone = |what: &Path| Refusal::NotFound { what: what.display().to_string() };
     let root = &session.key.root;
     let store = StoreDir::open(root)?.ok_or_else(|| gone(root))?;
+    count_parse();
     let own = store.stat(&session.key.path)?.ok_or_else(|| gone(&session.key.path))?;
     let files = if own.kind == EntryKind::File {
         Files {
@@ -100,6 +103,7 @@ impl Reading {
         if let Some(wire) = &files.wire {
             let (opened, path) = open(store, &files.base.join(wire))?;
             let (pass, scanned) = scan(&opened, &path, || WirePass::new(wire), WirePass::line)?;
+            count_bytes(AgentKind::KimiCli, ReadKind::Transcript, scanned.len);
             reading.views.push(view(files.base.join(wire), &scanned));
             reading.unsupported = pass.unsupported;
             reading.wire = WireReading { walk: pass.walker.finish(), turns: pass.turns };
@@ -111,6 +115,7 @@ impl Reading {
             let is_live = files.contexts.last() == Some(context);
             let start = || ContextPass::new(context, without_turns && is_live);
             let (pass, scanned) = scan(&opened, &path, start, ContextPass::line)?;
+            count_bytes(AgentKind::KimiCli, ReadKind::Transcript, scanned.len);
             reading.views.push(view(files.base.join(context), &scanned));
             reading.damages.extend(pass.inspector.finish());
             reading.contexts.push(ContextFile { name: context.clone(), lines: pass.lines });
@@ -148,10 +153,10 @@ impl Reading {
         let head_bytes = turns.first().map_or(main_end, |turn| turn.span.start);
         let Alignment { cuts, mut notes, .. } = alignment;
         let cuts = cuts.into_iter().enumerate().map(|(n, cut)| match cut {
-            Ok(CutPoint { confidence, kept }) => {
+            Ok(CutPoint { confidence, kept, at }) => {
                 let at_root =
                     |kept: Kept| Kept { file: place(&kept.file), source: place(&kept.source), ..kept };
-                Ok(CutPoint { confidence, kept: kept.into_iter().map(at_root).collect() })
+                Ok(CutPoint { confidence, kept: kept.into_iter().map(at_root).collect(), at })
             }
             Err(refused) => Err(refused.refusal(n)),
         });
@@ -317,6 +322,7 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
                 last: turn.last,
                 file: file.clone(),
                 span: turn.start..end,
+                pieces: Vec::new(),
                 line: turn.line,
                 group: turn.group,
                 text_len: 0,
@@ -351,6 +357,7 @@ fn turns_of_context(
                 last: None,
                 file: file.clone(),
                 span,
+                pieces: Vec::new(),
                 line: turn.line,
                 group: n as u32,
                 text_len: 0,

@@ -1,8 +1,8 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
 //!
 //! `layout` finds sessions, `load` reads one with `parse` (a line to a record), `turns` (records to turns)
-//! and `align` (turns to cut points); `items` shows records. `docs/` and the samples say what the store
-//! looks like.
+//! and `align` (turns to cut points); `items` shows records. `docs/stores/kimi-cli.md` and the samples
+//! say what the store looks like.
 
 mod align;
 mod head;

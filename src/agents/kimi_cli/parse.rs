@@ -1,7 +1,8 @@
 //! A line to a record: what stands in a wire line and in a context line, borrowed from the line.
 //!
 //! One parse per line proves that it is JSON and finds the few values that somebody needs; what is opaque
-//! (and large) is validated and skipped. Source: kimi-cli.md, section 2; what the client refuses, section 5.
+//! (and large) is validated and skipped. Facts: `docs/stores/kimi-cli.md`, "2. Records" and "5. Damage: what
+//! the client does".
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,10 +1,11 @@
-//! Cuts of this store as steps. Source: stores/kimi-cli.md, section 3.
+//! Cuts of this store as steps. Facts: `docs/stores/kimi-cli.md`, "3. Writing".
 //!
 //! Which bytes stay is decided by the cut points of the history; here is only what to do with the files.
 //! The client sorts sessions by the mtime of context.jsonl: a cut that shortens it counts as activity,
 //! one that leaves it alone (a turn that is only in the wire) does not.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -12,13 +13,12 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use super::KimiCli;
-use super::writer::is_open;
+use super::layout::{CONTEXT, LONGEST_STATE, STATE};
 use crate::agents::Agent as _;
 use crate::session::{
     Content, CutPoint, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step,
 };
-
-const CONTEXT: &str = "context.jsonl";
+use crate::transcript::{EntryKind, StoreDir, read_small};
 
 /// The session without turn `n` and everything after it.
 pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<Plan> {
@@ -65,10 +65,11 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
     // Only the last group can still be running; an open turn that nobody works on was killed.
-    let last_group = history.turns.last().map_or(0, |turn| turn.group);
-    let open = history.turns.iter().any(|turn| turn.group == last_group && is_open(turn));
-    if keeps > last_group && open && KimiCli.writer(session, history).is_some() {
-        return Err(Refusal::StillRunning { asked: n, last_finished: last_group.checked_sub(1) });
+    if let Some(first) = history.open_end().first().map(|turn| turn.n)
+        && keeps > first
+        && KimiCli.writer(session, history).is_some()
+    {
+        return Err(Refusal::StillRunning { asked: n, last_finished: first.checked_sub(1) });
     }
     require_project(session)?;
 
@@ -97,7 +98,7 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
 }
 
 /// On resume of a session whose work dir is not in kimi.json the client makes a new session with that id
-/// and deletes the context that it finds (section 0).
+/// and deletes the context that it finds ("0. Surprises").
 fn require_project(session: &Session) -> Result<()> {
     match &session.place {
         Place::Project(_) => Ok(()),
@@ -137,7 +138,7 @@ fn context_files(session: &Session, history: &History) -> BTreeSet<PathBuf> {
 }
 
 /// state.json as the client's own fork writes it, with the additional directories carried over
-/// (section 3, step 5).
+/// ("3. Writing", step 5).
 #[derive(Serialize)]
 struct ForkState {
     version: u32,
@@ -172,7 +173,8 @@ struct SourceState {
 
 fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
     // Missing or broken means defaults, as for the client.
-    let source = std::fs::read(session.key.absolute().join("state.json")).unwrap_or_default();
+    let source = open(session)?.and_then(|dir| read_small(&dir, Path::new(STATE), LONGEST_STATE).ok()?);
+    let source = source.unwrap_or_default();
     let source: SourceState = serde_json::from_slice(&source).unwrap_or_default();
     let title = session.title.clone().or_else(|| Some(first_line(session.first_prompt.as_deref()?)));
     let state = ForkState {
@@ -200,13 +202,16 @@ fn first_line(prompt: &str) -> String {
     prompt.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(50).collect()
 }
 
-/// Sub-agent directories and uploads that the kept part of the wire names (section 3, step 4).
+/// Sub-agent directories and uploads that the kept part of the wire names ("3. Writing", step 4).
 fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content)>> {
     let Some(wire) = point.kept.iter().find(|kept| kept.file.ends_with("wire.jsonl")) else {
         return Ok(Vec::new());
     };
-    let named = names_in(&session.key.root.join(&wire.source), wire.bytes)?;
-    let here = session.key.absolute();
+    let gone = || Refusal::Changed { what: "the session".into() };
+    let here = open(session)?.ok_or_else(gone)?;
+    let name = wire.source.file_name().unwrap_or_default();
+    let file = here.file(Path::new(name))?.ok_or_else(gone)?;
+    let named = names_in(file, &here.path().join(name), wire.bytes)?;
     let mut found = Vec::new();
     for id in &named.subagents {
         let below = Path::new("subagents").join(id);
@@ -215,7 +220,7 @@ fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content
     let mut sent = Vec::new();
     for name in &named.uploads {
         let file = Path::new("uploads").join(name);
-        if is_file(&here.join(&file)) {
+        if here.stat(&file)?.is_some_and(|stat| stat.kind == EntryKind::File) {
             found.push((file.clone(), Content::Whole { file: session.key.path.join(&file) }));
             sent.push(name);
         }
@@ -228,29 +233,35 @@ fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content
     Ok(found)
 }
 
-fn is_file(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|facts| facts.is_file())
+/// The session's directory; `None` where the session is a single file.
+fn open(session: &Session) -> Result<Option<StoreDir>> {
+    if is_flat(session) {
+        return Ok(None);
+    }
+    match StoreDir::open(&session.key.root)? {
+        Some(store) => store.dir(&session.key.path),
+        None => Ok(None),
+    }
 }
 
 /// All regular files below `below`; symlinks are not followed and not copied.
-fn collect(here: &Path, in_store: &Path, below: &Path, found: &mut Vec<(PathBuf, Content)>) -> Result<()> {
-    let dir = here.join(below);
-    if !std::fs::symlink_metadata(&dir).is_ok_and(|facts| facts.is_dir()) {
-        return Ok(());
-    }
-    let entries = std::fs::read_dir(&dir).map_err(|e| Refusal::io("listing", &dir, e))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        names.push(entry.map_err(|e| Refusal::io("listing", &dir, e))?.file_name());
-    }
-    names.sort();
-    for name in names {
-        let path = below.join(&name);
-        if is_file(&here.join(&path)) {
-            let file = in_store.join(&path);
-            found.push((path, Content::Whole { file }));
-        } else {
-            collect(here, in_store, &path, found)?;
+fn collect(
+    here: &StoreDir,
+    in_store: &Path,
+    below: &Path,
+    found: &mut Vec<(PathBuf, Content)>,
+) -> Result<()> {
+    let is_dir = here.stat(below)?.is_some_and(|stat| stat.kind == EntryKind::Dir);
+    let Some(dir) = (if is_dir { here.dir(below)? } else { None }) else { return Ok(()) };
+    for entry in dir.entries()? {
+        let path = below.join(&entry.name);
+        match entry.kind {
+            EntryKind::File => {
+                let file = in_store.join(&path);
+                found.push((path, Content::Whole { file }));
+            }
+            EntryKind::Dir => collect(here, in_store, &path, found)?,
+            _ => {}
         }
     }
     Ok(())
@@ -268,9 +279,9 @@ const CHUNK: usize = 1 << 20;
 /// Longer than any name and what stands before it: a name across two chunks is found in the second.
 const OVERLAP: usize = 512;
 
-fn names_in(wire: &Path, bytes: u64) -> Result<Named> {
-    let error = |e| Refusal::io("reading", wire, e);
-    let mut input = std::fs::File::open(wire).map_err(error)?.take(bytes);
+fn names_in(wire: File, path: &Path, bytes: u64) -> Result<Named> {
+    let error = |e| Refusal::io("reading", path, e);
+    let mut input = wire.take(bytes);
     let mut named = Named::default();
     let mut buffer = Vec::new();
     loop {
@@ -319,7 +330,7 @@ mod tests {
         text.push_str(r#""agent_id": "a3" "agent_id": "a4""#);
         std::fs::write(&wire, &text).unwrap();
         let bytes = text.len() as u64 - 4;
-        let named = names_in(&wire, bytes).unwrap();
+        let named = names_in(File::open(&wire).unwrap(), &wire, bytes).unwrap();
         let ids: Vec<_> = named.subagents.iter().map(String::as_str).collect();
         assert_eq!(ids, ["a1", "a2", "a3", "aaf20e08a2"], "what is behind the kept bytes is not named");
         assert_eq!(named.uploads.into_iter().collect::<Vec<_>>(), ["v.mp4"]);

@@ -15,7 +15,7 @@ pub struct TextKey {
 }
 
 impl TextKey {
-    /// Longer than every prefix that the client writes (`kimi-cli.md`, section 2.1).
+    /// Longer than every prefix that the client writes (`docs/stores/kimi-cli.md`, "2.1 context.jsonl").
     pub const HEAD_CHARS: usize = 160;
 
     /// The key of a whole text.
@@ -25,17 +25,6 @@ impl TextKey {
             None => text,
         };
         TextKey { hash: xxh3_128(text.as_bytes()), head: head.to_owned() }
-    }
-
-    /// The key of a content given as parts: the texts of its text parts, in order (bare strings in the
-    /// list count as text parts, all others are left out), joined by one space. So a list with one text
-    /// part and the same text as a plain string are equal; the client writes now one, now the other.
-    pub fn from_parts<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextKey {
-        let texts: Vec<&str> = texts.into_iter().collect();
-        match texts.as_slice() {
-            [one] => TextKey::of(one),
-            several => TextKey::of(&several.join(" ")),
-        }
     }
 
     /// Whether the text begins with a prefix that the client writes (at most `HEAD_CHARS` characters).
@@ -75,7 +64,8 @@ pub struct WireLine {
     pub event: WireEvent,
 }
 
-/// What a wire line says. Source: stores/kimi-cli.md, sections 2.2 and 4.2.
+/// What a wire line says. Facts: `docs/stores/kimi-cli.md`, "2.2 wire.jsonl" and "4.2 Wire to turns and
+/// operations".
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireEvent {
     /// The first line, or another one without a message.
@@ -126,7 +116,7 @@ pub struct ContextLine {
     pub record: ContextRecord,
 }
 
-/// What a context line says. Source: stores/kimi-cli.md, section 2.1.
+/// What a context line says. Facts: `docs/stores/kimi-cli.md`, "2.1 context.jsonl".
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContextRecord {
     SystemPrompt,
@@ -243,13 +233,6 @@ mod tests {
         for (text, command) in cases {
             assert_eq!(slash_command(text), command, "{text:?}");
         }
-    }
-
-    #[test]
-    fn one_text_part_and_a_plain_string_are_the_same_text() {
-        assert_eq!(TextKey::from_parts(["turn one"]), TextKey::of("turn one"));
-        assert_eq!(TextKey::from_parts(["a", "b"]), TextKey::of("a b"));
-        assert_eq!(TextKey::from_parts([]), TextKey::of(""));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Every sample store, read as any session is read; and the inputs of stores/damage.md made from one.
+//! Every sample store, read as any session is read; and the inputs of `docs/stores/damage.md` made from
+//! one.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;

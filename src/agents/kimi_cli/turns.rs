@@ -2,7 +2,8 @@
 //! made on the context.
 //!
 //! [`Walker`] is fed line by line, so a wire of any size is walked in memory that grows only with its turns
-//! and steps. Nobody else decides what a turn is. The rules are section 4.2 of stores/kimi-cli.md.
+//! and steps. Nobody else decides what a turn is. Rules: `docs/stores/kimi-cli.md`, "4.2 Wire to
+//! turns and operations".
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -31,8 +32,6 @@ pub struct Walk {
     pub end: u64,
     /// Lines that are no valid record.
     pub invalid: u64,
-    /// The last turn has no TurnEnd: it is still running, or was killed.
-    pub last_open: bool,
 }
 
 /// A turn of the wire.
@@ -72,13 +71,12 @@ pub struct TurnEnd {
 /// One thing that a turn did to the context.
 #[derive(Clone, Debug)]
 pub struct Op {
-    pub turn: u32,
     /// The turn's group; never decreases along the ops.
     pub group: u32,
     pub kind: OpKind,
 }
 
-/// The letters are those of stores/kimi-cli.md.
+/// The letters are those of `docs/stores/kimi-cli.md`, "4.2 Wire to turns and operations".
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
     /// T: a run begins: one checkpoint and its user record. `text`: where the wire tells it.
@@ -412,7 +410,6 @@ impl Walker {
         if let Some(&top) = self.open.last() {
             self.killed_command(top);
         }
-        let last_open = self.turns.last().is_some_and(|last| last.turn.end.is_none());
         let nesting = Nesting::of(&self.turns);
         for (index, begun) in self.turns.iter_mut().enumerate() {
             begun.turn.group = nesting.groups[index] as u32;
@@ -438,7 +435,6 @@ impl Walker {
             lines: self.lines,
             end: self.end,
             invalid: self.invalid,
-            last_open,
         }
     }
 }
@@ -495,7 +491,7 @@ fn settle(raw: Vec<RawOp>, turns: &[Begun], nesting: &Nesting, steps: usize) -> 
             && !nesting.off_context[*index]
     });
     let mut next_unanswered = unanswered.next();
-    let op = |turn: usize, kind| Op { turn: turn as u32, group: nesting.groups[turn] as u32, kind };
+    let op = |turn: usize, kind| Op { group: nesting.groups[turn] as u32, kind };
     for RawOp { turn, kind } in raw {
         let killed = matches!(kind, RawKind::KilledCommand(_));
         let kind = match kind {
@@ -537,7 +533,8 @@ fn needs_reply(command: &str) -> bool {
     matches!(command, "clear" | "reset" | "add-dir" | "afk" | "import")
 }
 
-/// What a command did to the context, told by its reply. Source: stores/kimi-cli.md, 2.1, 2.3 and 4.2.
+/// What a command did to the context, told by its reply. Facts: `docs/stores/kimi-cli.md`,
+/// "2.3 What each input writes".
 fn command_effect(command: &str, reply: &str) -> Option<OpKind> {
     let said = match command {
         "clear" | "reset" => {

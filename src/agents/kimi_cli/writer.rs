@@ -1,4 +1,4 @@
-//! Who has a session open. Source: stores/kimi-cli.md, section 1, "Live writer".
+//! Who has a session open. Facts: `docs/stores/kimi-cli.md`, "Live writer".
 //!
 //! The client has no lock file and no open descriptor, so this is evidence: a kimi process in the work
 //! directory, or a last turn without its end in files that were written a moment ago. The project itself
@@ -7,14 +7,12 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use crate::session::{AgentKind, History, Session, Turn, TurnStatus, Writer};
+use crate::session::{AgentKind, History, Session, Writer};
 
-/// How long /proc is searched at most.
-const TIME: Duration = Duration::from_millis(100);
-/// How many processes are looked at, at most.
-const ENTRIES: usize = 20_000;
+/// How long the file system of a project may take to say which directory that is.
+const PROJECT_TIME: Duration = Duration::from_millis(300);
 /// A last turn without its end counts as running while the files are younger than this.
 const RECENT: Duration = Duration::from_secs(60);
 
@@ -22,17 +20,8 @@ pub(super) fn writer(session: &Session, history: &History) -> Option<Writer> {
     process(session).or_else(|| open_turn(session, history))
 }
 
-/// Whether a turn has no end in the wire: it runs, or its client was killed.
-pub(super) fn is_open(turn: &Turn) -> bool {
-    turn.status == TurnStatus::Running || turn.detail == Some("open")
-}
-
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
-    let last = history.turns.last()?;
-    let same_group = |turn: &&Turn| turn.group == last.group;
-    if !history.turns.iter().rev().take_while(same_group).any(is_open) {
-        return None;
-    }
+    let last = history.open_end().last()?;
     let now = SystemTime::now();
     let recent = history.files.iter().any(|view| {
         let facts = std::fs::symlink_metadata(session.key.root.join(&view.file));
@@ -49,14 +38,12 @@ fn open_turn(session: &Session, history: &History) -> Option<Writer> {
 }
 
 /// A kimi process that works in the session's directory, or holds one of its files open for writing.
+///
+/// All processes are looked at, however long that takes: "not finished looking" must never mean "nobody".
 fn process(session: &Session) -> Option<Writer> {
-    let start = Instant::now();
     let own = rustix::process::getpid().as_raw_nonzero().get() as u32;
     let uid = rustix::process::geteuid().as_raw();
-    for entry in std::fs::read_dir("/proc").ok()?.flatten().take(ENTRIES) {
-        if start.elapsed() > TIME {
-            return None;
-        }
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         if pid == own {
@@ -81,6 +68,13 @@ fn process(session: &Session) -> Option<Writer> {
             if work_dir_argument(&arguments, cwd.as_deref()).is_some_and(|dir| same(&dir, project)) {
                 return writer(format!("was started for {}", project.display()));
             }
+            // A recorded path may lead over symlinks; what /proc shows is resolved. Only asked where there
+            // is a client at all, for a project may be on a dead network mount.
+            match is_in(&proc, project) {
+                Some(true) => return writer(format!("works in {}", project.display())),
+                Some(false) => {}
+                None => return writer("may work there: the project's directory does not answer".into()),
+            }
         }
         if holds_open(&proc, &session.key.absolute()) {
             return writer("has its files open".into());
@@ -89,11 +83,31 @@ fn process(session: &Session) -> Option<Writer> {
     None
 }
 
+/// Whether a process's directory is the project's, by device and inode: asked on a thread of its own, and
+/// `None` if that does not answer in time.
+fn is_in(proc: &Path, project: &Path) -> Option<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    let (answer, asked) = std::sync::mpsc::channel();
+    let paths = [proc.join("cwd"), project.to_owned()];
+    let ask = move || {
+        let [process, project] =
+            paths.map(|path| std::fs::metadata(path).ok().map(|facts| (facts.dev(), facts.ino())));
+        let _ = answer.send(process.is_some() && process == project);
+    };
+    std::thread::Builder::new().name("project".into()).spawn(ask).ok()?;
+    asked.recv_timeout(PROJECT_TIME).ok()
+}
+
 /// Whether a command line is the client: the program, or the script that an interpreter runs, is named
 /// kimi or lies in its package. A file called kimi that some other program was given is not enough.
 fn is_kimi(arguments: &[&OsStr]) -> bool {
     let Some(program) = arguments.first() else { return false };
-    if is_kimi_path(program) {
+    // Once it runs, the client names its process `Kimi Code` (workers: `kimi-code-worker` and the like), and
+    // its arguments are gone.
+    if is_kimi_path(program)
+        || program.as_bytes() == b"Kimi Code"
+        || program.as_bytes().starts_with(b"kimi-code")
+    {
         return true;
     }
     let base = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
@@ -187,6 +201,12 @@ fn holds_open(proc: &Path, session: &Path) -> bool {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_running_client_is_known_by_the_title_that_it_gives_itself() {
+        let title: Vec<&OsStr> = b"Kimi Code\0\0\0".split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+        assert!(is_kimi(&title));
+    }
+
     fn kimi(line: &str) -> bool {
         is_kimi(&line.split(' ').map(OsStr::new).collect::<Vec<_>>())
     }
@@ -195,6 +215,7 @@ mod tests {
     fn the_client_is_told_from_programs_that_were_given_a_file_called_kimi() {
         for line in [
             "kimi",
+            "kimi-code-worker",
             "/home/ana/.local/bin/kimi --work-dir /x",
             "/usr/bin/python3.13 /home/ana/.local/bin/kimi --continue",
             "python -m kimi_cli",

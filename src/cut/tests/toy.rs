@@ -153,6 +153,7 @@ impl Agent for Toy {
                     last: None,
                     file: Arc::from(wire_file.as_path()),
                     span: at..wire.len() as u64,
+                    pieces: Vec::new(),
                     line: number as u64 + 1,
                     group: turns.len() as u32,
                     text_len: 0,
@@ -187,7 +188,7 @@ impl Agent for Toy {
             let bytes = at.unwrap_or(epochs[*epoch].len() as u64);
             point.push(kept("context.jsonl".into(), name(*epoch), bytes));
             point.push(kept("wire.jsonl".into(), "wire.jsonl".into(), *wire_at));
-            cuts.push(Ok(CutPoint { confidence: Confidence::Exact, kept: point }));
+            cuts.push(Ok(CutPoint { confidence: Confidence::Exact, kept: point, at: None }));
         }
         Ok(History {
             state: if turns.is_empty() { State::Empty } else { State::Ok },

@@ -1,7 +1,7 @@
 //! Sessions whose wire has no turn: the old flat form, or a lost wire. The context itself is numbered.
 //!
 //! Only the live file counts: its runs are what the model still sees, and without a wire nothing tells how
-//! the rotated files follow each other. Source: stores/kimi-cli.md, section 2.4.
+//! the rotated files follow each other. Facts: `docs/stores/kimi-cli.md`, "2.4 Old flat form".
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ pub fn align_without_wire(walk: &Walk, files: &[ContextFile]) -> (Vec<ContextTur
             let wire = PathBuf::from(WIRE);
             kept.push(Kept { file: wire.clone(), source: wire, lines: walk.lines, bytes: walk.end });
         }
-        CutPoint { confidence, kept }
+        CutPoint { confidence, kept, at: None }
     };
     let before_turn = |turn: &ContextTurn| match consistent {
         true => Ok(keep(turn.line - 1, turn.start, Confidence::Exact)),

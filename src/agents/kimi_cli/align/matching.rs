@@ -2,7 +2,7 @@
 //!
 //! Monotone matching of maximum score; either side may be skipped. For every boundary the answer is the
 //! set of all places that some optimal matching gives it, so a tie is seen as one. Pure: no records here.
-//! The rules are section 4.6 of stores/kimi-cli.md.
+//! Rules: `docs/stores/kimi-cli.md`, "4.6 Matching by score".
 
 /// A run that the wire tells of. Texts and calls are hashes; both lists are sorted.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! The wire's operations are split into epochs, each epoch gets its file, `replay` (or else `matching`)
 //! says where the operations lie in it. Whoever shows, plans or cuts uses the cut points made here and
-//! never looks at context records itself. The rules are section 4 of stores/kimi-cli.md.
+//! never looks at context records itself. Rules: `docs/stores/kimi-cli.md`, "4. Alignment".
 
 mod doubt;
 pub mod epoch;
@@ -95,6 +95,7 @@ impl Refused {
     }
 }
 
+#[cfg(test)]
 impl Alignment {
     /// How sure the cut is that keeps everything up to and including this turn.
     pub fn confidence(&self, turn: usize) -> Confidence {
@@ -274,7 +275,7 @@ impl Cutter<'_> {
         });
         files.push(self.wire(group));
         let confidence = if fit.exact { Confidence::Exact } else { Confidence::Aligned };
-        Ok(CutPoint { confidence, kept: files })
+        Ok(CutPoint { confidence, kept: files, at: None })
     }
 
     fn wire(&self, group: Option<u32>) -> Kept {

@@ -2,7 +2,7 @@
 //!
 //! Both files count the same events, so if everything comes out even the positions are proved and no text
 //! has to be matched. Anything that does not come out even ends the replay: then `matching` decides.
-//! The rules are section 4.4 of stores/kimi-cli.md.
+//! Rules: `docs/stores/kimi-cli.md`, "4.4 Replay of one epoch".
 
 use super::super::records::{ContextFile, ContextRecord, TextKey, checkpoint_marker, is_injected};
 use super::super::turns::{NewEpoch, Op, OpKind, StepFacts, call_key};

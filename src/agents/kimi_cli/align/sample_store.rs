@@ -104,7 +104,7 @@ pub fn text_of(content: &Value) -> String {
 fn wire_event(value: &Value) -> WireEvent {
     let Some(kind) = value["message"]["type"].as_str() else { return WireEvent::Metadata };
     let payload = &value["message"]["payload"];
-    let text = || TextKey::from_parts(texts(&payload["user_input"]));
+    let text = || key_of(texts(&payload["user_input"]));
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     match kind {
         "TurnBegin" => WireEvent::TurnBegin {
@@ -148,11 +148,11 @@ fn context_record(value: &Value) -> ContextRecord {
             None => ContextRecord::Other,
         },
         Some("_usage") => ContextRecord::Usage,
-        Some("user") => ContextRecord::User { text: TextKey::from_parts(texts(&value["content"])) },
+        Some("user") => ContextRecord::User { text: key_of(texts(&value["content"])) },
         Some("assistant") => {
             let texts = texts(&value["content"]);
             ContextRecord::Assistant {
-                text: (!texts.is_empty()).then(|| TextKey::from_parts(texts)),
+                text: (!texts.is_empty()).then(|| key_of(texts)),
                 tool_calls: calls().map(str::to_owned).collect(),
             }
         }
@@ -162,4 +162,9 @@ fn context_record(value: &Value) -> ContextRecord {
         Some(_) => ContextRecord::Other,
         None => ContextRecord::Invalid,
     }
+}
+
+/// Text parts joined as the client joins them.
+fn key_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> TextKey {
+    TextKey::of(&texts.into_iter().collect::<Vec<_>>().join(" "))
 }

@@ -1,4 +1,5 @@
-//! The inputs R1 to R5, R10, R11 and R24 of stores/damage.md, and what the client crashes on.
+//! The inputs R1 to R5, R10, R11 and R24 of `docs/stores/damage.md`, "3. Inputs", and what the client crashes
+//! on.
 
 use super::*;
 

@@ -1,0 +1,311 @@
+//! Forks and undos as steps.
+//!
+//! A fork is one file that holds the whole kept history under a new first line; it needs no other file. An
+//! undo of a legacy thread makes its file shorter; of a paginated one it adds a file of one line that points
+//! back into the history and makes the thread index name that file, as the client's own revert does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use parking_lot::Mutex;
+
+use super::database;
+use super::discover::{Memory, is_same};
+use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
+use super::records::{Fields, Mode};
+use super::{heads, writer};
+use crate::session::{
+    Content, CutAt, CutPoint, FileView, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Row,
+    RowChange, Session, SqlValue, Step, rfc3339,
+};
+use crate::transcript::{self, StoreDir};
+
+/// Longest first line, bytes.
+const LONGEST_FIRST: u64 = 64 << 20;
+
+/// The new thread that keeps the turns up to and including `n`.
+///
+/// # Errors
+/// Why that fork is refused.
+pub fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
+    let turn = history.turn(n)?;
+    not_a_subagent(session)?;
+    let last = n as usize + 1 == history.turns.len();
+    if last && turn.detail == Some("open") && writer::writer(&session.key.root, &session.id).is_some() {
+        return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
+    }
+    let point = history.cut_before(n + 1)?;
+    let store = open(session)?;
+    let now = Timestamp::now();
+    let id = uuid::Uuid::now_v7().to_string();
+    let file = place(now, &id);
+    let first = first_line(&store, current(session)?)?;
+    let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
+    let mut payload =
+        Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
+    let time = text(&rfc3339(now));
+    payload.set("id", text(&id));
+    payload.set("session_id", text(&id));
+    payload.set("forked_from_id", text(&session.id));
+    payload.set("timestamp", time.clone());
+    payload.remove("history_base");
+    payload.remove("forked_from_ordinal_exclusive");
+    line.set("timestamp", time);
+    if line.get("ordinal").is_some() {
+        line.set("ordinal", "0".into());
+    }
+    line.set("payload", payload.to_json());
+    let mut parts = vec![Part::Bytes(format!("{}\n", line.to_json()).into_bytes())];
+    for kept in &point.kept {
+        let own = first_line(&store, &kept.source)?.len() as u64 + 1;
+        if kept.bytes > own {
+            parts.push(Part::Piece(Piece { file: kept.source.as_path().into(), span: own..kept.bytes }));
+        }
+    }
+    let mut steps = vec![Step::CreateFile { file: file.clone(), content: Content::Parts(parts) }];
+    // Without a usable index the client finds the file by its name and makes the row itself.
+    if let Ok(Some(row)) = database::whole_row(&store, &session.id) {
+        steps.push(Step::EditRow(RowChange {
+            db: STATE_DB.into(),
+            table: "threads".into(),
+            key: ("id".into(), id.clone()),
+            before: None,
+            after: Some(forked_row(row, session, history, &id, &file, now)),
+        }));
+    }
+    Ok(Plan {
+        steps,
+        locks: Vec::new(),
+        based_on: history.files.clone(),
+        promise: Promise { session: file.clone(), id, transcript: file, turns: n + 1 },
+    })
+}
+
+/// The thread without turn `n` and everything after it.
+///
+/// # Errors
+/// Why that cut is refused.
+pub fn plan_undo(memory: &Arc<Mutex<Memory>>, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    history.turn(n)?;
+    not_a_subagent(session)?;
+    let current = current(session)?;
+    if current.starts_with(ARCHIVED) {
+        let what = "this thread is archived, and Codex does not resume archived threads; run `codex unarchive` \
+                    first, or use `fork`";
+        return Err(Refusal::CannotCut { what: what.into() });
+    }
+    if transcript::is_packed(current) {
+        let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
+        return Err(Refusal::CannotCut { what: what.into() });
+    }
+    let CutPoint { at: Some(at), .. } = history.cut_before(n)? else { return Err(changed(session)) };
+    let store = open(session)?;
+    let mut locks = vec![Lock::Gated { gate: coordination_lock(), file: thread_lock(&session.id) }];
+    let steps = match mode(&store, current)? {
+        Mode::Legacy => {
+            if at.file != *current {
+                let what = "this legacy thread continues another file, which Codex itself never does";
+                return Err(Refusal::CannotCut { what: what.into() });
+            }
+            if let Some(by) = memory.lock().continued_by(&store, &at.id, at.byte)? {
+                let file = current.display().to_string();
+                return Err(Refusal::Needed { file, by: format!("the thread {by}") });
+            }
+            locks.push(Lock::Lease { file: current.to_owned() });
+            vec![Step::KeepPrefix { file: current.to_owned(), bytes: at.byte }]
+        }
+        Mode::Paginated => revert(&store, session, current, at, n == 0)?,
+        Mode::Unknown(mode) => {
+            return Err(Refusal::Unsupported { what: format!("the history mode {mode:?} of Codex") });
+        }
+    };
+    // Files of other threads may grow behind what this one uses of them.
+    let own = |view: &&FileView| session.files.contains(&view.file);
+    Ok(Plan {
+        steps,
+        locks,
+        based_on: history.files.iter().filter(own).cloned().collect(),
+        promise: Promise {
+            session: session.key.path.to_path_buf(),
+            id: session.id.clone(),
+            transcript: PathBuf::new(),
+            turns: n,
+        },
+    })
+}
+
+/// A new file of the same thread whose history is the one up to `at`, and the index naming it.
+fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: bool) -> Result<Vec<Step>> {
+    let now = Timestamp::now();
+    let name = format!("{}_{}", session.id, uuid::Uuid::now_v7());
+    let file = place(now, &name);
+    let first = first_line(store, current)?;
+    let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
+    let mut payload =
+        Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
+    let end = match (all, at.ordinal) {
+        (true, _) => 0,
+        (false, Some(ordinal)) => ordinal,
+        (false, None) => return Err(changed(session)),
+    };
+    let time = text(&rfc3339(now));
+    payload.set("timestamp", time.clone());
+    if all {
+        payload.remove("history_base");
+    } else {
+        let base = serde_json::json!({
+            "thread_id": at.id, "end_ordinal_exclusive": end, "end_byte_offset": at.byte,
+        });
+        payload.set("history_base", base.to_string());
+    }
+    let inherited = payload.get("forked_from_ordinal_exclusive").and_then(|text| text.parse::<u64>().ok());
+    if inherited.is_some_and(|inherited| inherited > end) {
+        payload.set("forked_from_ordinal_exclusive", end.to_string());
+    }
+    line.set("timestamp", time);
+    line.set("ordinal", end.to_string());
+    line.set("payload", payload.to_json());
+    let content = Content::Bytes(format!("{}\n", line.to_json()).into_bytes());
+    let mut steps = vec![Step::Replace { file: file.clone(), content }];
+    if let Some(before) = database::whole_row(store, &session.id)? {
+        // The client reverted meanwhile: another file is the current one.
+        let named = match before.get("rollout_path") {
+            Some(SqlValue::Text(path)) => is_same(Path::new(path), current),
+            _ => false,
+        };
+        if !named {
+            return Err(changed(session));
+        }
+        let mut after = before.clone();
+        after.set("rollout_path", SqlValue::Text(absolute(&before, session, &file)));
+        after.set("updated_at", SqlValue::Integer(now.as_second()));
+        after.set("updated_at_ms", SqlValue::Integer(now.as_millisecond()));
+        steps.push(Step::EditRow(RowChange {
+            db: STATE_DB.into(),
+            table: "threads".into(),
+            key: ("id".into(), session.id.clone()),
+            before: Some(before),
+            after: Some(after),
+        }));
+    }
+    Ok(steps)
+}
+
+/// The row of a fork: the source's, as that of a new thread that nobody named, pinned or archived.
+fn forked_row(
+    mut row: Row,
+    session: &Session,
+    history: &History,
+    id: &str,
+    file: &Path,
+    now: Timestamp,
+) -> Row {
+    let path = absolute(&row, session, file);
+    row.set("id", SqlValue::Text(id.to_owned()));
+    row.set("rollout_path", SqlValue::Text(path));
+    for column in ["created_at", "updated_at", "recency_at"] {
+        row.set(column, SqlValue::Integer(now.as_second()));
+        row.set(&format!("{column}_ms"), SqlValue::Integer(now.as_millisecond()));
+    }
+    for column in ["archived", "is_pinned"] {
+        row.set(column, SqlValue::Integer(0));
+    }
+    for column in [
+        "name",
+        "archived_at",
+        "thread_section_id",
+        "section_position",
+        "section_entered_at_ms",
+        "attached_thread_parent_id",
+    ] {
+        row.set(column, SqlValue::Null);
+    }
+    // The client hides threads without a preview; its own forks have none before their first turn.
+    let prompt = session
+        .first_prompt
+        .as_deref()
+        .or_else(|| history.turns.iter().find_map(|turn| turn.prompt.as_deref()));
+    for column in ["title", "preview", "first_user_message"] {
+        if let (Some(SqlValue::Text(empty)), Some(prompt)) = (row.get(column), prompt)
+            && empty.is_empty()
+        {
+            row.set(column, SqlValue::Text(prompt.to_owned()));
+        }
+    }
+    row
+}
+
+/// A file's path as the index spells the store's place.
+fn absolute(row: &Row, session: &Session, file: &Path) -> String {
+    let root = &*session.key.root;
+    let spelled = match row.get("rollout_path") {
+        Some(SqlValue::Text(path)) => {
+            let base = Path::new(path)
+                .ancestors()
+                .find(|dir| dir.file_name().is_some_and(|name| name == SESSIONS || name == ARCHIVED));
+            base.and_then(Path::parent).map(Path::to_owned)
+        }
+        _ => None,
+    };
+    // Another spelling of the same place counts, another place does not.
+    let same = |spelled: &PathBuf| *spelled == root || root.canonicalize().is_ok_and(|real| real == *spelled);
+    let base = spelled.filter(same).unwrap_or_else(|| root.to_owned());
+    base.join(file).to_string_lossy().into_owned()
+}
+
+/// Where the client puts a file that it makes now.
+fn place(now: Timestamp, ids: &str) -> PathBuf {
+    let now = now.to_zoned_datetime(TimeZone::system());
+    let folder = Path::new(SESSIONS).join(now.strftime("%Y/%m/%d").to_string());
+    folder.join(format!("rollout-{}-{ids}.jsonl", now.strftime("%Y-%m-%dT%H-%M-%S")))
+}
+
+fn text(value: &str) -> String {
+    serde_json::Value::String(value.to_owned()).to_string()
+}
+
+fn open(session: &Session) -> Result<StoreDir> {
+    StoreDir::open(&session.key.root)?.ok_or_else(|| changed(session))
+}
+
+fn changed(session: &Session) -> Refusal {
+    Refusal::Changed { what: session.key.absolute().display().to_string() }
+}
+
+fn current(session: &Session) -> Result<&Path> {
+    let file = session.files.first().ok_or_else(|| changed(session))?;
+    Rollout::named(file).map(|_| file.as_path()).ok_or_else(|| changed(session))
+}
+
+fn mode(store: &StoreDir, file: &Path) -> Result<Mode> {
+    let meta = heads::read(store, file)?.meta;
+    meta.map(|meta| meta.mode()).map_err(|_| Refusal::Changed { what: file.display().to_string() })
+}
+
+fn not_a_subagent(session: &Session) -> Result<()> {
+    match session.subagent {
+        None => Ok(()),
+        Some(_) => Err(Refusal::CannotCut { what: "a sub-agent's session is cut with its parent's".into() }),
+    }
+}
+
+/// The first line of a file, without its newline.
+fn first_line(store: &StoreDir, file: &Path) -> Result<Vec<u8>> {
+    use std::io::{BufRead, BufReader, Read};
+    let path = store.path().join(file);
+    let gone = || Refusal::Changed { what: file.display().to_string() };
+    let opened = store.file(file)?.ok_or_else(gone)?;
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        let stream = transcript::plain_stream(opened, file)?.take(LONGEST_FIRST);
+        BufReader::new(stream).read_until(b'\n', &mut line)?;
+        Ok(line)
+    };
+    let mut line = read().map_err(|error| Refusal::io("cannot read", &path, error))?;
+    if line.pop() != Some(b'\n') {
+        return Err(gone());
+    }
+    Ok(line)
+}

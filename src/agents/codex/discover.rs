@@ -1,0 +1,287 @@
+//! The list of a store's threads, out of file names, heads of files, the thread index and the names file.
+//!
+//! What was read is remembered with the facts of the file that it came from: a look at an unchanged store
+//! costs one readdir for each folder and one stat for each file, and reads nothing.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::database::{self, Index, Stamps};
+use super::heads::{Head, Heads, NoMeta};
+use super::layout::{NAMES, Rollout, rollouts};
+use super::records::{self, HistoryBase};
+use crate::agents::Discovery;
+use crate::session::{AgentKind, Place, Refusal, Result, Session, SessionKey};
+use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{Stat, StoreDir};
+
+/// What is remembered of one store.
+#[derive(Default)]
+pub struct Memory {
+    pub heads: Heads,
+    index: Option<(Stamps, Arc<Index>)>,
+    names: Option<(Stat, Arc<HashMap<String, String>>)>,
+}
+
+/// A store's threads.
+pub struct Threads {
+    /// Those that a user started, and sub-agents whose parents are gone.
+    pub top: Discovery,
+    /// Sub-agents, by the id of the top-level thread that they belong to.
+    pub subagents: HashMap<String, Vec<Session>>,
+}
+
+/// A rollout file with what is known of it.
+struct Known {
+    rollout: Rollout,
+    stat: Stat,
+    head: Arc<Head>,
+}
+
+impl Memory {
+    /// The thread index as it is now.
+    ///
+    /// # Errors
+    /// What prevents looking at its files.
+    pub fn index(&mut self, store: &StoreDir) -> Result<Arc<Index>> {
+        let stamps = database::stamps(store)?;
+        if let Some((before, index)) = &self.index
+            && *before == stamps
+        {
+            return Ok(index.clone());
+        }
+        let index = Arc::new(database::read(store));
+        self.index = Some((stamps, index.clone()));
+        Ok(index)
+    }
+
+    fn names(&mut self, store: &StoreDir) -> Result<Arc<HashMap<String, String>>> {
+        let file = Path::new(NAMES);
+        let Some(stat) = store.stat(file)? else { return Ok(Arc::default()) };
+        if let Some((before, names)) = &self.names
+            && *before == stat
+        {
+            return Ok(names.clone());
+        }
+        let mut content = Vec::new();
+        if let Some(mut opened) = store.file(file)? {
+            std::io::Read::read_to_end(&mut opened, &mut content)
+                .map_err(|error| Refusal::io("cannot read", &store.path().join(file), error))?;
+        }
+        count_bytes(AgentKind::Codex, ReadKind::Index, content.len() as u64);
+        let names = Arc::new(records::names(&content));
+        self.names = Some((stat, names.clone()));
+        Ok(names)
+    }
+
+    /// Every rollout file with its head, by rollout id.
+    fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
+        let mut known: HashMap<String, Known> = HashMap::new();
+        for (id, rollout) in rollouts(store)? {
+            // A file that went away, or that cannot be read, between the listing and now is not listed.
+            let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
+            let Ok(head) = self.heads.head(store, &rollout, &stat) else { continue };
+            known.insert(id, Known { rollout, stat, head });
+        }
+        let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
+        self.heads.keep_only(|file| files.contains(file));
+        Ok(known)
+    }
+
+    /// A thread whose history continues the rollout `id` behind `byte`, if there is one.
+    ///
+    /// # Errors
+    /// What prevents listing the store.
+    pub fn continued_by(&mut self, store: &StoreDir, id: &str, byte: u64) -> Result<Option<String>> {
+        let known = self.known(store)?;
+        let mut continuing = known.values().filter(|known| {
+            base(known).is_some_and(|base| base.thread_id == id && base.end_byte_offset > byte)
+        });
+        Ok(continuing.next().map(|known| known.rollout.thread.clone()))
+    }
+
+    /// Every thread of the store at `root`.
+    ///
+    /// # Errors
+    /// What prevents listing the store.
+    pub fn threads(&mut self, root: &Path) -> Result<Threads> {
+        let mut found = Threads { top: Discovery::default(), subagents: HashMap::new() };
+        let Some(store) = StoreDir::open(root)? else { return Ok(found) };
+        let known = self.known(&store)?;
+        let index = self.index(&store)?;
+        let names = self.names(&store)?;
+        found.top.problems.extend(index.problem.clone());
+        let mut threads: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
+        for one in known.values() {
+            threads.entry(&one.rollout.thread).or_default().push(one);
+        }
+        let root: Arc<Path> = root.into();
+        let mut subagents = Vec::new();
+        for (id, mut files) in threads {
+            files.sort_by_key(|known| known.rollout.age());
+            let Some((session, parent)) = session(&root, id, &files, &known, &index, &names) else {
+                continue;
+            };
+            match parent {
+                Some(parent) => subagents.push((session, parent)),
+                None => found.top.sessions.push(session),
+            }
+        }
+        place_subagents(&mut found, subagents);
+        Ok(found)
+    }
+}
+
+/// Puts each sub-agent under the top-level thread that it descends from.
+fn place_subagents(found: &mut Threads, subagents: Vec<(Session, String)>) {
+    let parents: HashMap<String, String> =
+        subagents.iter().map(|(session, parent)| (session.id.clone(), parent.clone())).collect();
+    let top: HashMap<String, Arc<Path>> =
+        found.top.sessions.iter().map(|session| (session.id.clone(), session.key.path.clone())).collect();
+    for (mut session, parent) in subagents {
+        let mut ancestor = &parent;
+        let mut steps = 0;
+        while let (false, Some(next), true) =
+            (top.contains_key(ancestor), parents.get(ancestor), steps < parents.len())
+        {
+            ancestor = next;
+            steps += 1;
+        }
+        match top.get(ancestor) {
+            Some(path) => {
+                // Below its parent, so that a sub-agent's place tells whose it is.
+                let own = session.key.path.file_name().map(PathBuf::from).unwrap_or_default();
+                session.key.path = path.join(own).into();
+                found.subagents.entry(ancestor.clone()).or_default().push(session);
+            }
+            None => {
+                session.subagent = None;
+                found.top.sessions.push(session);
+            }
+        }
+    }
+}
+
+/// Which file of a thread is the current one: what the index says, else the newest.
+pub fn current<'r>(index: &Index, thread: &str, files: &[&'r Rollout]) -> Option<&'r Rollout> {
+    let row = index.rows.get(thread).map(|row| Path::new(&row.rollout_path));
+    let said = row.and_then(|path| files.iter().find(|rollout| is_same(path, &rollout.file)));
+    said.or(files.last()).copied()
+}
+
+/// Whether a row's path means this file. The store may have another path now than when the row was written.
+pub fn is_same(path: &Path, file: &Path) -> bool {
+    plain_name(path).is_some_and(|name| plain_name(file) == Some(name))
+}
+
+/// A file's name without the suffix of compression: a thread may be packed after its row was written.
+fn plain_name(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    Some(name.strip_suffix(".zst").unwrap_or(name))
+}
+
+/// A thread with these files, oldest first, and the thread that started it as a sub-agent.
+fn session(
+    root: &Arc<Path>,
+    id: &str,
+    files: &[&Known],
+    all: &HashMap<String, Known>,
+    index: &Index,
+    names: &HashMap<String, String>,
+) -> Option<(Session, Option<String>)> {
+    let rollouts: Vec<&Rollout> = files.iter().map(|known| &known.rollout).collect();
+    let current = current(index, id, &rollouts)?;
+    let current = all.get(&current.id)?;
+    // The thread's first file never changes its name while the thread is not archived; later files come
+    // and go with reverts.
+    let first = files.iter().find(|known| known.rollout.id == id).or(files.first())?;
+    let lineage = lineage(current, all);
+    let own = |known: &&&Known| known.rollout.thread == id;
+    let mine: Vec<&&Known> = lineage.iter().filter(own).collect();
+    let mut others: Vec<PathBuf> =
+        lineage.iter().filter(|known| !own(known)).map(|known| known.rollout.file.to_path_buf()).collect();
+    let unused = files.iter().filter(|known| !mine.iter().any(|used| used.rollout == known.rollout));
+    others.extend(unused.map(|known| known.rollout.file.to_path_buf()));
+    let row = index.rows.get(id);
+    let meta = current.head.meta.as_ref();
+    let updated = mine.iter().map(|known| known.stat.modified()).max().unwrap_or(current.stat.modified());
+    let named = row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned());
+    let parent = meta.ok().and_then(|meta| meta.spawned_by()).map(str::to_owned);
+    let session = Session {
+        key: SessionKey { agent: AgentKind::Codex, root: root.clone(), path: first.rollout.file.clone() },
+        id: id.to_owned(),
+        place: place(&current.head),
+        title: named.or_else(|| row.and_then(|row| row.title.clone())),
+        first_prompt: first_prompt(first, all),
+        created: created(first),
+        updated,
+        model: row.and_then(|row| row.model.clone()).or_else(|| current.head.model.clone()),
+        history_mode: meta.ok().map(|meta| meta.mode().name().to_owned()),
+        forked_from: meta.ok().and_then(|meta| meta.forked_from_id.clone()),
+        files: mine.iter().map(|known| known.rollout.file.to_path_buf()).collect(),
+        sidecars: others,
+        subagent: parent.as_ref().map(|_| subagent_name(&current.head, id)),
+    };
+    Some((session, parent))
+}
+
+/// The files that a history is made of, newest first, as far as they are there.
+fn lineage<'k>(current: &'k Known, all: &'k HashMap<String, Known>) -> Vec<&'k Known> {
+    let mut found = vec![current];
+    while let Some(base) = base(found[found.len() - 1]).and_then(|base| all.get(&base.thread_id)) {
+        if found.iter().any(|known| known.rollout == base.rollout) {
+            break;
+        }
+        found.push(base);
+    }
+    found
+}
+
+fn base(known: &Known) -> Option<&HistoryBase> {
+    known.head.meta.as_ref().ok()?.history_base.as_ref()
+}
+
+/// The first prompt of the thread's first file; of the file that it continues where it is a fork.
+fn first_prompt(first: &Known, all: &HashMap<String, Known>) -> Option<String> {
+    let lineage = lineage(first, all);
+    lineage.iter().rev().find_map(|known| known.head.first_prompt.clone())
+}
+
+fn created(first: &Known) -> Timestamp {
+    let told = first.head.meta.as_ref().ok().and_then(|meta| meta.created());
+    told.or_else(|| {
+        let id = uuid::Uuid::try_parse(&first.rollout.id).ok()?;
+        let (seconds, nanoseconds) = id.get_timestamp()?.to_unix();
+        Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanoseconds).ok()?).ok()
+    })
+    .unwrap_or_else(|| first.stat.born().unwrap_or(first.stat.modified()))
+}
+
+fn place(head: &Head) -> Place {
+    let unplaced = |reason: &str| Place::Unplaced { reason: reason.to_owned() };
+    match &head.meta {
+        Ok(meta) => match meta.cwd.as_deref().map(Path::new) {
+            Some(path) if path.is_absolute() => Place::Project(path.to_owned()),
+            Some(_) => unplaced("the recorded project path is not absolute"),
+            None => unplaced("the session records no project"),
+        },
+        Err(NoMeta::Empty) => unplaced("the file is empty, so it names no project"),
+        Err(NoMeta::Damaged(_)) => unplaced("the first line, which names the project, is damaged"),
+    }
+}
+
+/// A name for `agents/`: the agent's nickname where it has one, and the end of its id.
+fn subagent_name(head: &Head, id: &str) -> String {
+    let nickname = head.meta.as_ref().ok().and_then(|meta| meta.agent_nickname.as_deref()).unwrap_or("agent");
+    let safe: String = nickname
+        .chars()
+        .map(|c| if c.is_alphanumeric() { c } else { '-' })
+        .take(40)
+        .flat_map(char::to_lowercase)
+        .collect();
+    let end = id.get(id.len().saturating_sub(8)..).unwrap_or(id);
+    format!("{safe}-{end}")
+}

@@ -1,0 +1,143 @@
+//! Where Codex keeps what: names of rollout files, the folders they lie in, the lock files.
+//!
+//! `sessions/YYYY/MM/DD/rollout-<local time>-<thread>[_<rollout>].jsonl`, `archived_sessions/` (flat), both
+//! perhaps compressed (`.jsonl.zst`). Only names are looked at here; a path is never derived from a time.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::session::Result;
+use crate::transcript::{EntryKind, StoreDir};
+
+pub const SESSIONS: &str = "sessions";
+pub const ARCHIVED: &str = "archived_sessions";
+pub const STATE_DB: &str = "state_5.sqlite";
+pub const NAMES: &str = "session_index.jsonl";
+pub const LOCKS: &str = "thread-writer-locks";
+
+/// Length of `YYYY-MM-DDThh-mm-ss`.
+const STAMP: usize = 19;
+const UUID: usize = 36;
+
+/// A rollout file by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rollout {
+    /// Relative to the store's root.
+    pub file: Arc<Path>,
+    /// The local time in the name; sorts by age.
+    pub stamp: String,
+    /// The thread that the file belongs to.
+    pub thread: String,
+    /// The file's own id: the last one in the name. Equal to the thread's for its first file.
+    pub id: String,
+    pub archived: bool,
+}
+
+impl Rollout {
+    /// `None` if the name is not one that the client's scan takes.
+    pub fn named(file: &Path) -> Option<Rollout> {
+        let name = file.file_name()?.to_str()?;
+        let name = name.strip_suffix(".zst").unwrap_or(name);
+        let name = name.strip_prefix("rollout-")?.strip_suffix(".jsonl")?;
+        let (stamp, ids) = name.split_at_checked(STAMP)?;
+        let ids = ids.strip_prefix('-')?;
+        stamp.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'T')).then_some(())?;
+        let (thread, id) = match ids.split_at_checked(UUID)? {
+            (thread, "") => (thread, thread),
+            (thread, rest) => (thread, rest.strip_prefix('_')?),
+        };
+        for id in [thread, id] {
+            uuid::Uuid::try_parse(id).ok().filter(|_| id.len() == UUID)?;
+        }
+        Some(Rollout {
+            file: file.into(),
+            stamp: stamp.to_owned(),
+            thread: thread.to_owned(),
+            id: id.to_owned(),
+            archived: file.starts_with(ARCHIVED),
+        })
+    }
+
+    /// Sorts a thread's files by age.
+    pub fn age(&self) -> (String, String) {
+        (self.stamp.clone(), self.id.clone())
+    }
+
+    pub fn compressed(&self) -> bool {
+        self.file.extension().is_some_and(|extension| extension == "zst")
+    }
+}
+
+/// Every rollout file of a store, by rollout id. Costs one readdir for each folder.
+///
+/// Where a plain and a compressed file of one name exist, the plain one counts, as it does for the client.
+///
+/// # Errors
+/// What prevents listing a folder.
+pub fn rollouts(store: &StoreDir) -> Result<BTreeMap<String, Rollout>> {
+    let mut found = BTreeMap::new();
+    collect(store, Path::new(ARCHIVED), 0, &mut found)?;
+    collect(store, Path::new(SESSIONS), 3, &mut found)?;
+    Ok(found)
+}
+
+/// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
+fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut BTreeMap<String, Rollout>) -> Result<()> {
+    let Some(opened) = store.dir(dir)? else { return Ok(()) };
+    for entry in opened.entries()? {
+        let path = dir.join(&entry.name);
+        match entry.kind {
+            EntryKind::Dir if depth > 0 => collect(store, &path, depth - 1, found)?,
+            EntryKind::File => {
+                let Some(rollout) = Rollout::named(&path) else { continue };
+                match found.get(&rollout.id) {
+                    Some(other) if !other.compressed() && rollout.compressed() => {}
+                    _ => {
+                        found.insert(rollout.id.clone(), rollout);
+                    }
+                }
+            }
+            EntryKind::Dir | EntryKind::Symlink | EntryKind::Other => {}
+        }
+    }
+    Ok(())
+}
+
+/// The lock that every client holds while it has the thread loaded.
+pub fn thread_lock(thread: &str) -> PathBuf {
+    Path::new(LOCKS).join(format!("{thread}.lock"))
+}
+
+/// Held by clients for the moment in which they take or leave a thread's lock.
+pub fn coordination_lock() -> PathBuf {
+    Path::new(LOCKS).join(".coordination.lock")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_is_known_by_its_name() {
+        const A: &str = "01a22cb1-efc7-7c10-ad92-f63da4a19e90";
+        const B: &str = "01a22cb1-f293-7052-a6e9-1b7fdec74800";
+        let named = |name: &str| Rollout::named(Path::new(name));
+        let first = named(&format!("sessions/2026/11/30/rollout-2026-11-30T13-43-08-{A}.jsonl")).unwrap();
+        assert_eq!((first.thread.as_str(), first.id.as_str(), first.archived), (A, A, false));
+        let later =
+            named(&format!("archived_sessions/rollout-2026-11-30T13-43-08-{A}_{B}.jsonl.zst")).unwrap();
+        assert_eq!((later.thread.as_str(), later.id.as_str(), later.archived), (A, B, true));
+        assert!(later.compressed() && !first.compressed());
+        for odd in [
+            "rollout-2026-11-30T13-43-08-x.jsonl".to_owned(),
+            format!("rollout-2026-11-30T13-43-08-{A}.jsonl.tmp"),
+            format!("rollout-2026-11-30T13-43-08-{A}-{B}.jsonl"),
+            format!(".rollout-2026-11-30T13-43-08-{A}.jsonl"),
+            format!("rollout-é026-11-30T13-43-0-{A}.jsonl"),
+        ] {
+            assert_eq!(named(&odd), None, "{odd}");
+        }
+    }
+}

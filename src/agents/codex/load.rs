@@ -1,0 +1,200 @@
+//! The one pass over a thread's files, oldest first: turns, sizes, damage and cut points.
+
+use super::layout::Rollout;
+use super::lineage::{Lineage, Segment, first_record, lost};
+use super::pass::{Part, Pass, TurnAt};
+use super::records::Mode;
+use crate::render;
+use crate::session::{
+    AgentKind, Confidence, CutAt, CutPoint, Damage, DamageClass, FileView, History, Kept, Refusal, Result,
+    Session, State, Turn,
+};
+use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
+use crate::transcript::{self, StoreDir};
+
+/// Reads a session's history.
+///
+/// # Errors
+/// What prevents reading.
+pub fn load(session: &Session) -> Result<History> {
+    let root = &*session.key.root;
+    let missing = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
+    let store = StoreDir::open(root)?.ok_or_else(missing)?;
+    let current = session.files.first().and_then(|file| Rollout::named(file)).ok_or_else(missing)?;
+    if store.stat(&current.file)?.is_none() {
+        return Ok(empty(State::NoTranscript, Vec::new(), Vec::new()));
+    }
+    let lineage = Lineage::of(&store, current)?;
+    count_parse();
+    let mut whole = Whole::default();
+    if let Some(broken) = &lineage.broken {
+        whole.damaged(vec![broken.clone()], Some(0));
+    }
+    let mut files = Vec::new();
+    for segment in &lineage.segments {
+        files.push(whole.segment(&store, segment)?);
+    }
+    files.reverse();
+    let mode = lineage.segments.last().and_then(|last| last.head.meta.as_ref().ok()).map(|meta| meta.mode());
+    if let Some(Mode::Unknown(mode)) = mode {
+        return Ok(empty(State::Unsupported, vec![format!("the history mode {mode:?} of Codex")], files));
+    }
+    Ok(whole.finish(&lineage, files))
+}
+
+fn empty(state: State, notes: Vec<String>, files: Vec<FileView>) -> History {
+    History {
+        state,
+        damages: Vec::new(),
+        turns: Vec::new(),
+        sound_turns: 0,
+        cuts: Vec::new(),
+        notes,
+        files,
+        head_bytes: 0,
+        model: None,
+    }
+}
+
+/// What the passes over the files so far have found.
+#[derive(Default)]
+struct Whole {
+    turns: Vec<TurnAt>,
+    parts: Vec<Part>,
+    damages: Vec<Damage>,
+    /// Turns that end before the first damage.
+    sound: Option<u32>,
+    notes: Vec<String>,
+    model: Option<String>,
+    last_ordinal: Option<u64>,
+}
+
+impl Whole {
+    /// Reads one file, up to where the next one takes over.
+    fn segment(&mut self, store: &StoreDir, segment: &Segment) -> Result<FileView> {
+        let rollout = &segment.rollout;
+        let path = store.path().join(&rollout.file);
+        let gone = || Refusal::Changed { what: path.display().to_string() };
+        let file = transcript::plain(store, &rollout.file)?.ok_or_else(gone)?;
+        let start = || Pass::new(segment, self.parts.len(), self.turns.len() as u32, self.last_ordinal);
+        let (pass, scanned) = transcript::scan(&file, &path, start, |pass, line| pass.line(&line))?;
+        count_bytes(AgentKind::Codex, ReadKind::Transcript, scanned.len);
+        let mut found = pass.finish();
+        if let Err(what) = segment.head.meta
+            && let Some(damage) = first_record(rollout, what)
+        {
+            // The pass calls it a bad line where it is no JSON at all; what is wrong is that it comes first.
+            found.damages.retain(|other| other.line != 1);
+            found.damages.insert(0, damage);
+            found.sound = Some(0);
+        }
+        if let Ok(meta) = &segment.head.meta
+            && meta.id != rollout.thread
+        {
+            let message = format!(
+                "the file's name says thread {}, its first line {}; Codex does not resume such a thread",
+                rollout.thread, meta.id
+            );
+            let (file, class) = (rollout.file.display().to_string(), DamageClass::FirstRecord);
+            found.damages.insert(0, Damage { file, line: 1, byte: 0, class, message });
+            found.sound = Some(0);
+        }
+        if let Some(base) = &segment.end
+            && found.part.bytes != base.end_byte_offset
+        {
+            let name = rollout.file.display();
+            let end = base.end_byte_offset;
+            let what = if scanned.len < end {
+                format!("{name} is shorter than the {end} bytes that a later rollout continues")
+            } else {
+                format!("byte {end} of {name}, where a later rollout continues, is not between two lines")
+            };
+            found.sound.get_or_insert(found.turns.len() as u32);
+            found.damages.push(lost(rollout, &what));
+        }
+        let sound = found.sound.map(|turns| self.turns.len() as u32 + turns);
+        self.damaged(found.damages, sound);
+        self.turns.extend(found.turns);
+        self.parts.push(found.part);
+        self.notes.extend(found.notes);
+        self.model = found.model.or(self.model.take());
+        self.last_ordinal = found.last_ordinal;
+        let file = rollout.file.to_path_buf();
+        if transcript::is_packed(&file) {
+            let (len, hash) = transcript::hash(store.path(), &file)?;
+            return Ok(FileView { file, len, hash });
+        }
+        Ok(FileView { file, len: Some(scanned.len), hash: scanned.hash })
+    }
+
+    fn damaged(&mut self, damages: Vec<Damage>, sound: Option<u32>) {
+        self.damages.extend(damages);
+        self.sound = self.sound.or(sound);
+    }
+
+    fn finish(mut self, lineage: &Lineage, files: Vec<FileView>) -> History {
+        let Some(last) = self.parts.last() else {
+            return empty(State::NoTranscript, self.notes, files);
+        };
+        let damaged = self.damages.iter().any(|damage| !damage.class.is_torn());
+        let state = match () {
+            () if damaged => State::Damaged,
+            () if !self.damages.is_empty() => State::Torn,
+            () if self.turns.is_empty() => State::Empty,
+            () => State::Ok,
+        };
+        // What is damaged comes before what is only torn: the first one is shown.
+        self.damages.sort_by_key(|damage| damage.class.is_torn());
+        let newest = self.parts.len() - 1;
+        let head_bytes = self
+            .turns
+            .iter()
+            .find(|turn| turn.part == newest)
+            .map_or(last.bytes, |turn| turn.turn.span.start);
+        let mut cuts: Vec<Result<CutPoint, Refusal>> = self
+            .turns
+            .iter()
+            .map(|turn| {
+                Ok(self.cut(lineage, turn.part, turn.turn.line - 1, turn.turn.span.start, turn.ordinal))
+            })
+            .collect();
+        cuts.push(Ok(self.cut(lineage, newest, last.lines, last.bytes, last.next_ordinal)));
+        let sound_turns = self.sound.unwrap_or(self.turns.len() as u32);
+        let turns = self.turns.into_iter().map(|turn| sized(turn.turn)).collect();
+        History {
+            state,
+            damages: self.damages,
+            turns,
+            sound_turns,
+            cuts,
+            notes: self.notes,
+            files,
+            head_bytes,
+            model: self.model,
+        }
+    }
+
+    /// The cut that keeps `lines` lines of part `part`, and every part before it.
+    fn cut(&self, lineage: &Lineage, part: usize, lines: u64, bytes: u64, ordinal: Option<u64>) -> CutPoint {
+        let kept = |part: &Part, lines: u64, bytes: u64| Kept {
+            file: part.file.to_path_buf(),
+            source: part.file.to_path_buf(),
+            lines,
+            bytes,
+        };
+        let mut all: Vec<Kept> =
+            self.parts[..part].iter().map(|part| kept(part, part.lines, part.bytes)).collect();
+        all.push(kept(&self.parts[part], lines, bytes));
+        let rollout = &lineage.segments[part].rollout;
+        let at = CutAt { file: rollout.file.to_path_buf(), id: rollout.id.clone(), byte: bytes, ordinal };
+        CutPoint { confidence: Confidence::Exact, kept: all, at: Some(at) }
+    }
+}
+
+/// The turn with the size of its heading added to that of its items.
+fn sized(mut turn: Turn) -> Turn {
+    let mut length = render::Length::default();
+    render::heading(&turn, &mut length);
+    turn.text_len += length.0;
+    turn
+}

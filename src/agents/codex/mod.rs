@@ -1,0 +1,131 @@
+//! The store of Codex CLI (0.171.0): rollout files, legacy and paginated, with a thread index beside them.
+//!
+//! `layout` knows names, `heads` and `database` read what lists need, `lineage` follows a history through
+//! its files, `pass` and `load` find turns, `items` and `context` say what is in them, `cuts` says how to
+//! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
+//! Facts: `docs/stores/codex.md`.
+
+mod context;
+mod cuts;
+mod database;
+mod discover;
+mod heads;
+mod items;
+mod layout;
+mod lineage;
+mod load;
+mod pass;
+mod records;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Agent, Discovery, Environment};
+use crate::session::{AgentKind, History, Item, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
+use crate::transcript::StoreDir;
+use discover::Memory;
+
+/// Codex, with what is remembered of each store that was looked at.
+#[derive(Default)]
+pub struct Codex {
+    stores: Mutex<HashMap<PathBuf, Arc<Mutex<Memory>>>>,
+}
+
+impl Codex {
+    fn memory(&self, root: &Path) -> Arc<Mutex<Memory>> {
+        self.stores.lock().entry(root.to_owned()).or_default().clone()
+    }
+
+    /// How many heads of files were read so far in the store at `root`.
+    pub fn heads_read(&self, root: &Path) -> u64 {
+        self.memory(root).lock().heads.reads
+    }
+}
+
+impl Agent for Codex {
+    fn kind(&self) -> AgentKind {
+        AgentKind::Codex
+    }
+
+    fn place(&self, env: &Environment) -> Option<PathBuf> {
+        env.path("CODEX_HOME").or_else(|| Some(env.home.as_ref()?.join(".codex")))
+    }
+
+    fn discover(&self, root: &Path, _previous: &Discovery) -> Result<Discovery> {
+        Ok(self.memory(root).lock().threads(root)?.top)
+    }
+
+    fn is_current(&self, session: &Session) -> Result<bool> {
+        let root = &session.key.root;
+        let Some(store) = StoreDir::open(root)? else { return Ok(false) };
+        let index = self.memory(root).lock().index(&store)?;
+        let Some(file) = session.files.first() else { return Ok(false) };
+        if index
+            .rows
+            .get(&session.id)
+            .is_some_and(|row| discover::is_same(Path::new(&row.rollout_path), file))
+        {
+            return Ok(true);
+        }
+        let all = layout::rollouts(&store)?;
+        let mut own: Vec<_> = all.values().filter(|rollout| rollout.thread == session.id).collect();
+        own.sort_by_key(|rollout| rollout.age());
+        Ok(discover::current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))
+    }
+
+    fn load(&self, session: &Session) -> Result<History> {
+        load::load(session)
+    }
+
+    fn items(&self, _session: &Session, _turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
+        let mut reader = items::Reader::default();
+        items::lines_of(span, |line| reader.line(line, sink));
+        reader.finish(sink);
+        Ok(())
+    }
+
+    fn prompt(&self, session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
+        let mut prompt = None;
+        self.items(session, turn, span, &mut |_, item| {
+            if let Item::User { text } = item {
+                prompt.get_or_insert_with(|| text.into_owned());
+            }
+        })?;
+        Ok(prompt.unwrap_or_default())
+    }
+
+    fn context(&self, session: &Session, history: &History, sink: &mut ItemSink<'_>) -> Result<()> {
+        context::context(session, history, sink)
+    }
+
+    fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
+        if session.subagent.is_some() {
+            return Ok(Vec::new());
+        }
+        let root = &session.key.root;
+        let mut threads = self.memory(root).lock().threads(root)?;
+        Ok(threads.subagents.remove(&session.id).unwrap_or_default())
+    }
+
+    fn found_again(&self, session: &Session) -> Result<Session> {
+        let found = self.memory(&session.key.root).lock().threads(&session.key.root)?.top.sessions;
+        let gone = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
+        found.into_iter().find(|found| found.key == session.key).ok_or_else(gone)
+    }
+
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        cuts::plan_fork(session, history, n)
+    }
+
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
+    }
+
+    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
+        writer::writer(&session.key.root, &session.id)
+    }
+}

@@ -1,0 +1,334 @@
+//! One rollout file, line by line: where its turns begin and end, and what is wrong with its lines.
+//!
+//! A turn begins with `task_started` and with nothing else: `turn_context` and `world_state` occur several
+//! times in a turn. What stands between two turns belongs to the one before.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::items::Reader;
+use super::lineage::Segment;
+use super::records::{Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
+use crate::render;
+use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus};
+use crate::transcript::{Format, Inspector, Line};
+
+/// A turn with its place.
+pub struct TurnAt {
+    /// `text_len` is that of the items, without the heading.
+    pub turn: Turn,
+    /// Which of the history's files it is in, counted from the oldest.
+    pub part: usize,
+    /// Of its first line.
+    pub ordinal: Option<u64>,
+}
+
+/// How much of a file belongs to the history.
+pub struct Part {
+    pub file: Arc<Path>,
+    /// Complete lines.
+    pub lines: u64,
+    /// Up to the end of the last complete line.
+    pub bytes: u64,
+    /// The number that the next line would get.
+    pub next_ordinal: Option<u64>,
+}
+
+/// What a pass has found.
+pub struct Found {
+    pub turns: Vec<TurnAt>,
+    pub part: Part,
+    pub damages: Vec<Damage>,
+    /// How many of `turns` end before the first damage, if there is one.
+    pub sound: Option<u32>,
+    pub notes: Vec<String>,
+    pub model: Option<String>,
+    pub last_ordinal: Option<u64>,
+}
+
+/// A turn while its lines pass by.
+struct Open {
+    at: TurnAt,
+    reader: Reader,
+    /// `text_len` before each user message.
+    users: Vec<u64>,
+    ended: bool,
+}
+
+pub struct Pass {
+    name: String,
+    part_number: usize,
+    first_turn: u32,
+    /// Bytes of the file that belong to the history.
+    until: u64,
+    paginated: bool,
+    inspector: Inspector,
+    turns: Vec<Open>,
+    part: Part,
+    ordinal_damages: Vec<Damage>,
+    sound: Option<u32>,
+    notes: Vec<String>,
+    model: Option<String>,
+    /// Number and line of the last numbered line.
+    last_ordinal: Option<u64>,
+    last_numbered: u64,
+    /// The last record has no number: line and byte.
+    unnumbered: Option<(u64, u64)>,
+}
+
+impl Pass {
+    pub fn new(segment: &Segment, part_number: usize, first_turn: u32, last_ordinal: Option<u64>) -> Pass {
+        let name = segment.rollout.file.display().to_string();
+        let format = Format { is_record: |bytes| Record::parse(bytes).is_some(), agent: client };
+        let paginated = segment.head.meta.as_ref().is_ok_and(|meta| meta.mode() == Mode::Paginated);
+        Pass {
+            inspector: Inspector::new(name.clone(), format),
+            name,
+            part_number,
+            first_turn,
+            until: segment.end.as_ref().map_or(u64::MAX, |base| base.end_byte_offset),
+            paginated,
+            turns: Vec::new(),
+            part: Part { file: segment.rollout.file.clone(), lines: 0, bytes: 0, next_ordinal: None },
+            ordinal_damages: Vec::new(),
+            sound: None,
+            notes: Vec::new(),
+            model: None,
+            last_ordinal,
+            last_numbered: 0,
+            unnumbered: None,
+        }
+    }
+
+    pub fn line(&mut self, line: &Line<'_>) {
+        if line.start >= self.until {
+            return;
+        }
+        let record = if line.nuls == 0 { Record::parse(line.bytes) } else { None };
+        match &record {
+            Some(_) => self.inspector.record(line),
+            None => {
+                let json = simdutf8::basic::from_utf8(line.bytes)
+                    .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
+                self.inspector.no_record(line, json.then_some("the line is not a record of a rollout"));
+            }
+        }
+        let complete = line.terminated || record.is_some();
+        if let Some(record) = record {
+            self.check_ordinal(line, &record);
+            // Copied forks hold the first lines of the files that they were copied from; only the own counts.
+            if record.kind != "session_meta" {
+                self.record(line, &record);
+            }
+        }
+        // A last line without a newline counts if it is a whole record.
+        if complete {
+            self.part.lines += 1;
+            self.part.bytes = line.end;
+            if let Some(open) = self.turns.last_mut() {
+                open.at.turn.span.end = line.end;
+            }
+        }
+        let damaged = self.inspector.first_line().is_some() || !self.ordinal_damages.is_empty();
+        if damaged && self.sound.is_none() {
+            self.sound = Some((self.turns.len() as u32).saturating_sub(1));
+        }
+    }
+
+    fn record(&mut self, line: &Line<'_>, record: &Record<'_>) {
+        match &*record.kind {
+            "event_msg" => self.event(line, record),
+            "turn_context" => {
+                if let Some(TurnContext { model: Some(model) }) = record.payload() {
+                    self.model = Some(model.into_owned());
+                }
+            }
+            "response_item" => self.user(record),
+            _ => {}
+        }
+        let time = record.time();
+        let Some(open) = self.turns.last_mut() else { return };
+        open.at.turn.last = time.or(open.at.turn.last);
+        let mut length = render::Length::default();
+        open.reader.line(record, &mut |_, item: Item<'_>| render::item(&item, &mut length));
+        open.at.turn.text_len += length.0;
+    }
+
+    fn event(&mut self, line: &Line<'_>, record: &Record<'_>) {
+        let Some(event) = record.payload::<Event<'_>>() else { return };
+        let time = record.time();
+        match &*event.kind {
+            "task_started" => self.start(line, record),
+            "task_complete" | "turn_aborted" => {
+                let Some(open) = self.turns.last_mut().filter(|open| !open.ended) else { return };
+                open.ended = true;
+                open.at.turn.ended = time;
+                open.at.turn.detail = None;
+                open.at.turn.status = match &*event.kind {
+                    "turn_aborted" => TurnStatus::Interrupted,
+                    _ if event.failed() => TurnStatus::Failed,
+                    _ => TurnStatus::Complete,
+                };
+            }
+            "thread_rolled_back" => self.rolled_back(event.num_turns.unwrap_or(0)),
+            "user_message" | "item_completed" => {
+                // Where no response item says it (very old files), the event's text is the prompt.
+                if let Some(open) = self.turns.last_mut().filter(|open| open.at.turn.prompt.is_none()) {
+                    let mut reader = Reader::default();
+                    let mut sink = |_, item: Item<'_>| {
+                        if let Item::User { text } = item {
+                            open.at.turn.prompt = Some(shortened(&text));
+                        }
+                    };
+                    reader.line(record, &mut sink);
+                    reader.finish(&mut sink);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, line: &Line<'_>, record: &Record<'_>) {
+        self.close_last();
+        let n = self.first_turn + self.turns.len() as u32;
+        let turn = Turn {
+            n,
+            prompt: None,
+            status: TurnStatus::Interrupted,
+            detail: Some("open"),
+            started: record.time(),
+            ended: None,
+            last: record.time(),
+            file: self.part.file.clone(),
+            span: Range { start: line.start, end: line.end },
+            pieces: Vec::new(),
+            line: line.number,
+            group: n,
+            text_len: 0,
+        };
+        let at = TurnAt { turn, part: self.part_number, ordinal: record.ordinal };
+        self.turns.push(Open { at, reader: Reader::default(), users: Vec::new(), ended: false });
+    }
+
+    fn user(&mut self, record: &Record<'_>) {
+        let Some(open) = self.turns.last_mut() else { return };
+        let payload = readable(record.payload.get());
+        let Ok(response) = serde_json::from_str::<Response<'_>>(&payload) else { return };
+        if response.kind == "message" && response.voice() == Voice::User {
+            if open.users.is_empty() {
+                open.at.turn.prompt = Some(shortened(&text_of(&response.content)));
+            }
+            open.users.push(open.at.turn.text_len);
+        }
+    }
+
+    /// `thread_rolled_back` takes back the last `count` user messages and what followed them; it counts
+    /// messages, not turns, so that a steer can go and its turn stay.
+    fn rolled_back(&mut self, count: u64) {
+        if self.paginated {
+            self.notes.push("an old rollback record changes what the model gets, not the turns".into());
+            return;
+        }
+        let mut left = count;
+        while left > 0 {
+            let Some(at) = self.turns.iter().rposition(|open| !open.users.is_empty()) else { break };
+            self.turns.truncate(at + 1);
+            let open = &mut self.turns[at];
+            let users = open.users.len() as u64;
+            if left >= users {
+                left -= users;
+                self.turns.truncate(at);
+                continue;
+            }
+            let keep = (users - left) as usize;
+            open.at.turn.text_len = open.users[keep];
+            open.users.truncate(keep);
+            left = 0;
+        }
+        if let Some(open) = self.turns.last_mut() {
+            open.reader = Reader::default();
+        }
+    }
+
+    fn close_last(&mut self) {
+        let Some(open) = self.turns.last_mut() else { return };
+        let mut length = render::Length::default();
+        open.reader.finish(&mut |_, item: Item<'_>| render::item(&item, &mut length));
+        open.at.turn.text_len += length.0;
+    }
+
+    /// Numbers must be there and grow, in paginated files; gaps are fine, legacy files have none.
+    fn check_ordinal(&mut self, line: &Line<'_>, record: &Record<'_>) {
+        if !self.paginated {
+            return;
+        }
+        let Some(ordinal) = record.ordinal else {
+            self.unnumbered = Some((line.number, line.start));
+            let message = match self.last_numbered {
+                0 => "the line has no ordinal".to_owned(),
+                last => format!("the line has no ordinal, line {last} before it has one"),
+            };
+            self.bad_ordinal(line.number, line.start, message);
+            return;
+        };
+        self.unnumbered = None;
+        if self.last_ordinal.is_some_and(|last| ordinal <= last) && self.part.lines > 0 {
+            let last = self.last_ordinal.unwrap_or_default();
+            let before = match self.last_numbered {
+                0 => "the rollout before it".to_owned(),
+                number => format!("line {number}"),
+            };
+            let message = format!("ordinal {ordinal} does not follow {last} of {before}");
+            self.bad_ordinal(line.number, line.start, message);
+        }
+        self.last_ordinal = Some(ordinal);
+        self.last_numbered = line.number;
+        self.part.next_ordinal = Some(ordinal + 1);
+    }
+
+    fn bad_ordinal(&mut self, line: u64, byte: u64, what: String) {
+        // A file that restarts its numbers has one bad place, not thousands.
+        const KEPT: usize = 100;
+        if self.ordinal_damages.len() < KEPT {
+            let message = format!("{what}; Codex's turn list silently loses such turns");
+            let (file, class) = (self.name.clone(), DamageClass::Ordinal);
+            self.ordinal_damages.push(Damage { file, line, byte, class, message });
+        }
+    }
+
+    pub fn finish(mut self) -> Found {
+        self.close_last();
+        if let Some((line, _)) = self.unnumbered
+            && let Some(damage) = self.ordinal_damages.iter_mut().find(|damage| damage.line == line)
+        {
+            damage.message = "the last line has no ordinal; Codex refuses to resume such a thread".into();
+        }
+        let mut damages = self.inspector.finish();
+        damages.append(&mut self.ordinal_damages);
+        damages.sort_by_key(|damage| damage.line);
+        Found {
+            turns: self.turns.into_iter().map(|open| open.at).collect(),
+            part: self.part,
+            damages,
+            sound: self.sound,
+            notes: self.notes,
+            model: self.model,
+            last_ordinal: self.last_ordinal,
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(Turn::PROMPT_CHARS).collect()
+}
+
+/// What the client does with such a line.
+fn client(class: DamageClass) -> &'static str {
+    match class {
+        DamageClass::TornTail | DamageClass::NulTail => "Codex appends behind it and skips it",
+        DamageClass::NoFinalNewline => "Codex puts the newline there first",
+        DamageClass::InvalidUtf8 => "Codex may refuse to resume this thread",
+        _ => "Codex skips the line and goes on with a history that lacks it",
+    }
+}

@@ -1,0 +1,456 @@
+//! A rollout's lines, reduced to what decides turns, texts and lineage; the rest stays untouched bytes.
+//!
+//! Facts: `docs/stores/codex.md`, "2. A line". Every struct borrows from the line; unknown keys are ignored
+//! and unknown types are kept as such, as the client does.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// One line.
+#[derive(Debug, Deserialize)]
+pub struct Line<'a> {
+    #[serde(borrow, default)]
+    pub timestamp: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub ordinal: Option<u64>,
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+}
+
+impl<'a> Line<'a> {
+    /// `None` if the bytes are not exactly one record.
+    pub fn parse(bytes: &'a [u8]) -> Option<Line<'a>> {
+        let text = simdutf8::basic::from_utf8(bytes).ok()?;
+        let line: Line<'a> = serde_json::from_str(text).ok()?;
+        line.payload.get().starts_with('{').then_some(line)
+    }
+
+    pub fn time(&self) -> Option<Timestamp> {
+        self.timestamp.as_ref()?.parse().ok()
+    }
+
+    /// The payload as `T`; `None` if it is not one.
+    pub fn payload<T: Deserialize<'a>>(&self) -> Option<T> {
+        serde_json::from_str(self.payload.get()).ok()
+    }
+}
+
+/// The payload of `session_meta`.
+#[derive(Debug, Deserialize)]
+pub struct Meta {
+    pub id: String,
+    #[serde(default)]
+    pub forked_from_id: Option<String>,
+    #[serde(default)]
+    pub parent_thread_id: Option<String>,
+    #[serde(default)]
+    pub timestamp: Option<String>,
+    #[serde(default)]
+    pub cwd: Option<String>,
+    #[serde(default)]
+    pub source: Option<serde_json::Value>,
+    #[serde(default)]
+    pub agent_nickname: Option<String>,
+    /// `null` is a value here, and not a known one.
+    #[serde(default, deserialize_with = "present")]
+    pub history_mode: Option<serde_json::Value>,
+    #[serde(default)]
+    pub history_base: Option<HistoryBase>,
+}
+
+/// Where a file's history begins: in another file, up to a byte and an ordinal.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct HistoryBase {
+    /// The other file's rollout id (not its thread's).
+    pub thread_id: String,
+    #[serde(default)]
+    pub end_ordinal_exclusive: u64,
+    /// Bytes of the uncompressed file.
+    pub end_byte_offset: u64,
+}
+
+/// How a thread's history is kept. Anything but the known two is not guessed at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Legacy,
+    Paginated,
+    Unknown(String),
+}
+
+impl Meta {
+    pub fn mode(&self) -> Mode {
+        match &self.history_mode {
+            None => Mode::Legacy,
+            Some(serde_json::Value::String(mode)) => match mode.as_str() {
+                "legacy" => Mode::Legacy,
+                "paginated" => Mode::Paginated,
+                _ => Mode::Unknown(mode.clone()),
+            },
+            Some(other) => Mode::Unknown(other.to_string()),
+        }
+    }
+
+    /// The thread that started this one as a sub-agent.
+    pub fn spawned_by(&self) -> Option<&str> {
+        let subagent = self.source.as_ref()?.get("subagent")?;
+        let spawn = subagent.get("thread_spawn").and_then(|spawn| spawn.get("parent_thread_id"));
+        spawn.and_then(serde_json::Value::as_str).or(self.parent_thread_id.as_deref())
+    }
+
+    pub fn created(&self) -> Option<Timestamp> {
+        self.timestamp.as_ref()?.parse().ok()
+    }
+}
+
+impl Mode {
+    pub fn name(&self) -> &str {
+        match self {
+            Mode::Legacy => "legacy",
+            Mode::Paginated => "paginated",
+            Mode::Unknown(mode) => mode,
+        }
+    }
+}
+
+/// The payload of `event_msg`.
+#[derive(Debug, Deserialize)]
+pub struct Event<'a> {
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub message: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub reason: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub error: Option<&'a RawValue>,
+    #[serde(default)]
+    pub num_turns: Option<u64>,
+    #[serde(borrow, default)]
+    pub item: Option<&'a RawValue>,
+}
+
+impl Event<'_> {
+    /// A turn that ended with an error says so in its end record.
+    pub fn failed(&self) -> bool {
+        self.error.is_some_and(|error| error.get() != "null")
+    }
+}
+
+/// The item of `item_completed`.
+#[derive(Debug, Deserialize)]
+pub struct CompletedItem<'a> {
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub content: Vec<Part<'a>>,
+    #[serde(borrow, default)]
+    pub summary_text: Vec<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub raw_content: Vec<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub command: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub aggregated_output: Option<Cow<'a, str>>,
+}
+
+/// The payload of `response_item`, and an entry of a compaction's replacement history.
+#[derive(Debug, Deserialize)]
+pub struct Response<'a> {
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub role: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "parts")]
+    pub content: Vec<Part<'a>>,
+    #[serde(borrow, default, deserialize_with = "parts")]
+    pub summary: Vec<Part<'a>>,
+    #[serde(borrow, default)]
+    pub name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub call_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub arguments: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub input: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub action: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub output: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    internal_chat_message_metadata_passthrough: Option<Passthrough<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Passthrough<'a> {
+    #[serde(borrow, default)]
+    content_item_kinds: Option<Vec<Cow<'a, str>>>,
+}
+
+/// A piece of a message.
+#[derive(Debug, Default, Deserialize)]
+pub struct Part<'a> {
+    #[serde(borrow, default)]
+    pub text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub image_url: Option<Cow<'a, str>>,
+}
+
+/// The payload of `compacted`.
+#[derive(Debug, Deserialize)]
+pub struct Compacted<'a> {
+    #[serde(borrow, default)]
+    pub message: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub replacement_history: Option<Vec<&'a RawValue>>,
+}
+
+/// The payload of `turn_context`.
+#[derive(Debug, Deserialize)]
+pub struct TurnContext<'a> {
+    #[serde(borrow, default)]
+    pub model: Option<Cow<'a, str>>,
+}
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    User,
+    /// Put in by the client: instructions, environment.
+    Injected,
+    /// Put in by the client as something that happened: an interruption, a sub-agent's report.
+    Told,
+    Assistant,
+}
+
+impl Response<'_> {
+    /// Who speaks in a `message`.
+    pub fn voice(&self) -> Voice {
+        match self.role.as_deref() {
+            Some("assistant") => Voice::Assistant,
+            Some("user") => match self.content_kinds() {
+                Some(kinds) if kinds.iter().any(|kind| kind == "user.text") => Voice::User,
+                Some(kinds)
+                    if kinds
+                        .iter()
+                        .any(|kind| kind.starts_with("environments.") || kind.contains("instructions")) =>
+                {
+                    Voice::Injected
+                }
+                Some(kinds) if !kinds.is_empty() => Voice::Told,
+                _ => self.voice_by_text(),
+            },
+            _ => Voice::Injected,
+        }
+    }
+
+    /// Old sessions do not record what a user message is for; the client marked its own by these words.
+    fn voice_by_text(&self) -> Voice {
+        const INJECTED: [&str; 4] = [
+            "<environment_context>",
+            "<user_instructions>",
+            "# AGENTS.md instructions",
+            "<permissions instructions>",
+        ];
+        const TOLD: [&str; 3] = ["<turn_aborted>", "<subagent_notification>", "<user_shell_command>"];
+        let text = self.content.first().and_then(|part| part.text.as_deref()).unwrap_or("").trim_start();
+        if INJECTED.iter().any(|mark| text.starts_with(mark)) {
+            Voice::Injected
+        } else if TOLD.iter().any(|mark| text.starts_with(mark)) {
+            Voice::Told
+        } else {
+            Voice::User
+        }
+    }
+
+    /// What each part of the content is, where it is recorded.
+    pub fn content_kinds(&self) -> Option<&[Cow<'_, str>]> {
+        self.internal_chat_message_metadata_passthrough.as_ref()?.content_item_kinds.as_deref()
+    }
+}
+
+/// The text of all parts.
+pub fn text_of<'p>(parts: &'p [Part<'_>]) -> Cow<'p, str> {
+    let mut texts = parts.iter().filter_map(|part| part.text.as_deref());
+    match (texts.next(), texts.next()) {
+        (None, _) => Cow::Borrowed(""),
+        (Some(only), None) => Cow::Borrowed(only),
+        (Some(first), Some(second)) => {
+            Cow::Owned([first, second].into_iter().chain(texts).collect::<Vec<_>>().concat())
+        }
+    }
+}
+
+/// A JSON string's value, or any other JSON as it stands.
+pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    match serde_json::from_str::<Text<'a>>(raw.get()) {
+        Ok(Text(text)) => text,
+        // A lone surrogate cannot be told as text; the record's own spelling is shown.
+        Err(_) => Cow::Borrowed(raw.get()),
+    }
+}
+
+/// A list of parts, or nothing for null and for any other form.
+fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'a>>, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(raw.get()).unwrap_or_default())
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
+    serde_json::Value::deserialize(deserializer).map(Some)
+}
+
+/// The last name that the client gave to each thread (`session_index.jsonl`); a bad line names nothing.
+pub fn names(content: &[u8]) -> HashMap<String, String> {
+    #[derive(Deserialize)]
+    struct Named {
+        id: String,
+        #[serde(default)]
+        thread_name: Option<String>,
+    }
+    let mut names = HashMap::new();
+    for line in content.split(|byte| *byte == b'\n') {
+        if let Ok(Named { id, thread_name: Some(name) }) = serde_json::from_slice(line) {
+            names.insert(id, name);
+        }
+    }
+    names
+}
+
+/// JSON whose strings can be told as text: an escaped lone surrogate, which no text can hold, becomes
+/// U+FFFD. The record's own bytes are never changed.
+pub fn readable(json: &str) -> Cow<'_, str> {
+    let mut out: Option<String> = None;
+    let (mut copied, mut at) = (0, 0);
+    let bytes = json.as_bytes();
+    while let Some(found) = memchr::memchr(b'\\', &bytes[at..]) {
+        let escape = at + found;
+        let Some(unit) = code_unit(bytes, escape) else {
+            at = escape + 2;
+            if at >= bytes.len() {
+                break;
+            }
+            continue;
+        };
+        let paired = (0xD800..0xDC00).contains(&unit)
+            && code_unit(bytes, escape + 6).is_some_and(|low| (0xDC00..0xE000).contains(&low));
+        at = escape + if paired { 12 } else { 6 };
+        if (0xD800..0xE000).contains(&unit) && !paired {
+            let out = out.get_or_insert_with(String::new);
+            out.push_str(&json[copied..escape]);
+            out.push_str("\\ufffd");
+            copied = at;
+        }
+    }
+    match out {
+        Some(mut out) => {
+            out.push_str(&json[copied..]);
+            Cow::Owned(out)
+        }
+        None => Cow::Borrowed(json),
+    }
+}
+
+/// The UTF-16 unit that an escape at `at` stands for; `None` if there is no `\u` escape.
+fn code_unit(bytes: &[u8], at: usize) -> Option<u32> {
+    let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// A JSON object whose values stay as they are spelled and whose order stays.
+pub struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// `None` if it is no object.
+    pub fn parse(json: &[u8]) -> Option<Fields> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
+                    fields.push((key, value.get().to_owned()));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let fields = serde::Deserializer::deserialize_map(&mut deserializer, Visitor).ok()?;
+        deserializer.end().ok().map(|()| fields)
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// Sets a value, given as JSON, at its place or at the end.
+    pub fn set(&mut self, key: &str, json: String) {
+        match self.0.iter_mut().find(|(name, _)| name == key) {
+            Some((_, value)) => *value = json,
+            None => self.0.push((key.to_owned(), json)),
+        }
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.0.retain(|(name, _)| name != key);
+    }
+
+    pub fn to_json(&self) -> String {
+        let field =
+            |(key, value): &(String, String)| format!("{}:{value}", serde_json::Value::from(key.as_str()));
+        format!("{{{}}}", self.0.iter().map(field).collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_surrogate_becomes_a_replacement_character_and_nothing_else_changes() {
+        for (json, text) in [
+            (r#""a\ud800b""#, "a\u{fffd}b"),
+            (r#""\ud83d\ude00 \udc00""#, "\u{1f600} \u{fffd}"),
+            (r#""\\ud800 \\""#, r"\ud800 \"),
+            (r#""\n\u00e9""#, "\né"),
+        ] {
+            assert_eq!(serde_json::from_str::<String>(&readable(json)).unwrap(), text, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_history_mode_is_known_or_it_is_not() {
+        let mode = |json: &str| serde_json::from_str::<Meta>(json).unwrap().mode();
+        assert_eq!(mode(r#"{"id":"a"}"#), Mode::Legacy);
+        assert_eq!(mode(r#"{"id":"a","history_mode":"legacy"}"#), Mode::Legacy);
+        assert_eq!(mode(r#"{"id":"a","history_mode":"paginated"}"#), Mode::Paginated);
+        assert_eq!(mode(r#"{"id":"a","history_mode":"Legacy"}"#), Mode::Unknown("Legacy".into()));
+        assert_eq!(mode(r#"{"id":"a","history_mode":7}"#), Mode::Unknown("7".into()));
+    }
+
+    #[test]
+    fn the_last_name_of_a_thread_counts_and_a_bad_line_names_nothing() {
+        let content =
+            b"{\"id\":\"a\",\"thread_name\":\"one\"}\n{\"id\":\nx\n{\"id\":\"a\",\"thread_name\":\"two\"}\n";
+        assert_eq!(names(content).get("a").map(String::as_str), Some("two"));
+    }
+}

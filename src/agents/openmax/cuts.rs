@@ -1,0 +1,202 @@
+//! Cuts of this store as steps. Facts: `docs/stores/openmax.md`, "4. Locks" to "6. Undo N in place".
+//!
+//! The client's own locks are taken in its order. A fork copies the files and appends an entry; an undo
+//! changes the entry first, then the transcript, and moves the sidecars away last.
+
+use std::path::{Path, PathBuf};
+
+use super::OpenMax;
+use super::history::{Keep, Loaded};
+use super::index::{self, Index};
+use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
+use super::records::Message;
+use crate::agents::Agent as _;
+use crate::session::{
+    Content, EntryEdit, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Session, State, Step,
+    TurnStatus,
+};
+use crate::transcript::{self, StoreDir};
+
+/// The session without turn `n` and everything after it.
+pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<Plan> {
+    let files = Files::of(&session.key);
+    require_entry(session, history, &files)?;
+    require_turns(history)?;
+    history.turn(n)?;
+    history.cut_before(n)?;
+    let loaded = as_seen(session, history, &files)?;
+    let keep = loaded.keep(&files, n as usize)?;
+    let edit = EntryEdit::Cut {
+        id: session.id.clone(),
+        messages: loaded.messages_kept(n as usize, &keep),
+        rewritten: matches!(keep, Keep::Full { .. }),
+    };
+    let mut locks = vec![
+        Lock::Flock { file: INDEX_LOCK.into(), create: true },
+        // Nobody can take it while the index's lock is held, so it need not be there.
+        Lock::Claim { file: files.lock.clone() },
+    ];
+    let mut steps = vec![Step::EditEntry { index: INDEX.into(), edit }];
+    match keep {
+        Keep::Prefix { bytes } => {
+            locks.push(Lock::Lease { file: files.messages.clone() });
+            steps.push(Step::KeepPrefix { file: files.messages.clone(), bytes });
+        }
+        Keep::Full { pieces } => {
+            let content = Content::Parts(pieces.into_iter().map(Part::Piece).collect());
+            steps.push(Step::Replace { file: files.messages.clone(), content });
+            // They hold what was undone, and would give it to the next digest.
+            let sidecars =
+                loaded.sidecars.iter().map(|(view, _)| Step::MoveAside { file: view.file.clone() });
+            steps.extend(sidecars);
+        }
+    }
+    let promise = Promise {
+        session: session.key.path.to_path_buf(),
+        id: session.id.clone(),
+        transcript: files.messages,
+        turns: n,
+    };
+    Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
+}
+
+/// The new session that keeps the turns up to and including `n`.
+pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
+    let files = Files::of(&session.key);
+    require_entry(session, history, &files)?;
+    require_turns(history)?;
+    let turn = history.turn(n)?;
+    history.cut_before(n + 1)?;
+    let last = n as usize + 1 == history.turns.len();
+    if last && turn.status != TurnStatus::Complete && OpenMax.writer(session, history).is_some() {
+        return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
+    }
+    if turn.detail == Some("open-calls") {
+        return Err(Refusal::CannotCut {
+            what: format!(
+                "turn {n} ends in tool calls without results, and some versions of openmax send such a history on as it is; fork at another turn"
+            ),
+        });
+    }
+    let loaded = as_seen(session, history, &files)?;
+    let id = uuid::Uuid::new_v4().to_string();
+    let new = Files::of_id(&id);
+    let mut steps = Vec::new();
+    let mut create = |file: PathBuf, content| steps.push(Step::CreateFile { file, content });
+    match loaded.keep(&files, n as usize + 1)? {
+        Keep::Prefix { bytes } => match as_is(session, &loaded, &files, bytes, &id)? {
+            Some(parts) => {
+                create(new.messages.clone(), Content::Parts(parts));
+                for (view, _) in &loaded.sidecars {
+                    let file = if view.file == files.archive { &new.archive } else { &new.compaction };
+                    create(file.clone(), Content::Whole { file: view.file.clone() });
+                }
+            }
+            None => {
+                let content = match loaded.without_blanks(&files, bytes) {
+                    Some(pieces) => Content::Parts(pieces.into_iter().map(Part::Piece).collect()),
+                    None => Content::Prefix { file: files.messages.clone(), bytes },
+                };
+                create(new.messages.clone(), content);
+            }
+        },
+        Keep::Full { pieces } => {
+            let parts = pieces.into_iter().map(Part::Piece).collect();
+            create(new.messages.clone(), Content::Parts(parts));
+        }
+    }
+    let mut based_on = history.files.clone();
+    let root = &session.key.root;
+    if let (len @ Some(_), hash) = transcript::hash(root, &files.manifest)? {
+        create(new.manifest.clone(), Content::Whole { file: files.manifest.clone() });
+        based_on.push(crate::session::FileView { file: files.manifest.clone(), len, hash });
+    }
+    let edit = EntryEdit::Copy { source: session.id.clone(), id: id.clone() };
+    steps.push(Step::EditEntry { index: INDEX.into(), edit });
+    Ok(Plan {
+        steps,
+        locks: vec![Lock::Flock { file: INDEX_LOCK.into(), create: true }],
+        based_on,
+        promise: Promise { session: new.messages.clone(), id, transcript: new.messages, turns: n + 1 },
+    })
+}
+
+/// The parts of a fork that keeps what prunes left: the live lines, with the new session's id in the
+/// digest's path to the archive. `None` where nothing was pruned.
+fn as_is(
+    session: &Session,
+    loaded: &Loaded,
+    files: &Files,
+    bytes: u64,
+    id: &str,
+) -> Result<Option<Vec<Part>>> {
+    let root = &session.key.root;
+    let piece = |span| Part::Piece(Piece { file: files.live.clone(), span });
+    let digest = loaded.whole.as_ref().and_then(|whole| whole.digest);
+    let Some(digest) = digest.and_then(|at| loaded.live.found.get(at)) else {
+        // A prune that only cut tool outputs left the originals in the archive.
+        let cut = loaded.live.found.iter().any(|found| found.is_cut && found.start < bytes);
+        let archived = loaded.sidecars.iter().any(|(view, _)| view.file == files.archive);
+        return Ok((cut && archived).then(|| vec![piece(0..bytes)]));
+    };
+    let line = transcript::read_range(root, &files.messages, digest.start..digest.end)?;
+    let note = replaced(&line, &session.id, id)
+        .ok_or_else(|| Refusal::Changed { what: files.messages.display().to_string() })?;
+    Ok(Some(vec![piece(0..digest.start), Part::Bytes(note), piece(digest.end..bytes)]))
+}
+
+/// The line with one id instead of another; `None` if it is no message then.
+fn replaced(line: &[u8], old: &str, new: &str) -> Option<Vec<u8>> {
+    let text = simdutf8::basic::from_utf8(line).ok()?;
+    let text = if old.is_empty() { text.to_owned() } else { text.replace(old, new) };
+    Message::parse(text.as_bytes()).ok()?;
+    Some(text.into_bytes())
+}
+
+/// The session read again: the plan needs more of it than its history tells.
+///
+/// # Errors
+/// [`Refusal::Changed`] if it is not what `history` was made from.
+fn as_seen(session: &Session, history: &History, files: &Files) -> Result<Loaded> {
+    let loaded = Loaded::read(&session.key.root, files)?;
+    let same = |file: &Path| {
+        let view = |history: &History| history.files.iter().find(|view| view.file == *file).cloned();
+        view(history) == view(&loaded.history)
+    };
+    match [&files.messages, &files.archive, &files.compaction].into_iter().find(|file| !same(file)) {
+        None => Ok(loaded),
+        Some(file) => Err(Refusal::Changed { what: file.display().to_string() }),
+    }
+}
+
+fn require_turns(history: &History) -> Result<()> {
+    history.readable()?;
+    match (history.state, history.cuts.first()) {
+        // There is a file, and no complete record in it: that is damage to every cut.
+        (State::Empty, Some(Err(refusal))) => Err(refusal.clone()),
+        _ => Ok(()),
+    }
+}
+
+/// The index decides whether a session may be cut; it is asked at every cut, so that a refusal ends as soon
+/// as the index is repaired.
+fn require_entry(session: &Session, history: &History, files: &Files) -> Result<()> {
+    let root = &session.key.root;
+    let had_transcript = history.files.first().is_some_and(|view| view.len.is_some());
+    if had_transcript
+        && !StoreDir::open(root)?.is_some_and(|s| s.stat(&files.messages).is_ok_and(|s| s.is_some()))
+    {
+        // Its client deleted it: nothing may bring it back, and the index need not be asked.
+        return Err(Refusal::NotFound { what: format!("the session {}", session.id) });
+    }
+    let unlisted = |what: &str| Refusal::ReadOnlySession {
+        what: format!("{what}, so openmax does not find this session"),
+    };
+    let store = StoreDir::open(root)?.ok_or_else(|| unlisted("the store is not there"))?;
+    let bytes = read_whole(&store, Path::new(INDEX))?.ok_or_else(|| unlisted("the index is not there"))?;
+    let parsed = Index::parse(&bytes).map_err(index::refuse)?;
+    match parsed.only(&bytes, &session.id).map_err(index::refuse)? {
+        Some(_) => Ok(()),
+        None => Err(unlisted("the index has no entry for it")),
+    }
+}

@@ -1,0 +1,364 @@
+//! The one pass over a session's files: its whole history as turns, and where it can be cut.
+//!
+//! A turn is the harness's notes directly before a prompt, the prompt, and everything up to the next turn.
+//! Its number is the prompt's place in the whole history, the same before and after a prune.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::layout::Files;
+use super::records::Role;
+use super::scan::{self, Messages};
+use super::whole::{self, In, Said, Whole};
+use crate::render::{self, Length};
+use crate::session::{
+    Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
+    State, Turn, TurnStatus,
+};
+use crate::transcript::StoreDir;
+use crate::transcript::metrics::count_parse;
+
+/// A session's files as read, with what was found in them.
+pub(super) struct Loaded {
+    pub history: History,
+    /// `None`: there is no transcript, or nothing in it.
+    pub whole: Option<Whole>,
+    /// The messages of each turn in the whole history.
+    pub turns: Vec<Range<usize>>,
+    pub live: Messages,
+    /// The archive and the compaction sidecar, as far as they are there, with their records' number.
+    pub sidecars: Vec<(FileView, u64)>,
+}
+
+/// What keeping the turns before some turn means for the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// The first bytes of the transcript; archive and compaction stay true.
+    Prefix { bytes: u64 },
+    /// The transcript is written anew, of these pieces; archive and compaction go.
+    Full { pieces: Vec<Piece> },
+}
+
+impl Loaded {
+    pub fn read(root: &Path, files: &Files) -> Result<Loaded> {
+        count_parse();
+        let Some(store) = StoreDir::open(root)? else { return Ok(Loaded::without_transcript(files)) };
+        let live = scan::messages(&store, &files.messages)?;
+        let archive = scan::messages(&store, &files.archive)?;
+        let compaction = scan::compactions(&store, &files.compaction)?;
+        let views = vec![live.view.clone(), archive.view.clone(), compaction.view.clone()];
+        let Some(messages) = live.content else {
+            return Ok(Loaded::without_transcript(files));
+        };
+        let mut damages = messages.damages.clone();
+        let archived = archive.content.as_ref().map(|archive| archive.found.len() as u64);
+        let recorded = compaction.content.as_ref().map(|(records, _)| records.len() as u64);
+        let sidecars = views[1..].iter().cloned().zip([archived, recorded]);
+        let mut loaded = Loaded {
+            history: empty(State::Ok, views.clone()),
+            whole: None,
+            turns: Vec::new(),
+            sidecars: sidecars.filter_map(|(view, lines)| Some((view, lines?))).collect(),
+            live: messages,
+        };
+        if loaded.live.found.is_empty() && loaded.live.damage().is_none() {
+            damages.insert(0, no_record(&files.messages));
+            loaded.history.state = State::Empty;
+            loaded.history.cuts = vec![Err(Refusal::Damaged { damage: damages[0].clone() })];
+            loaded.history.damages = damages;
+            return Ok(loaded);
+        }
+        let (records, bad_records) = compaction.content.unzip();
+        let pieced = whole::whole(&loaded.live, archive.content.as_ref(), records.as_deref());
+        // Of a transcript that was never pruned the sidecars tell nothing that turns need.
+        if pieced.digest.is_some() {
+            damages.extend(archive.content.iter().flat_map(|archive| archive.damages.clone()));
+            damages.extend(bad_records.unwrap_or_default());
+        }
+        if loaded.live.unterminated {
+            loaded.history.notes.push("the last record has no newline yet; openmax adds it".into());
+        }
+        loaded.tell(files, pieced, damages);
+        Ok(loaded)
+    }
+
+    fn without_transcript(files: &Files) -> Loaded {
+        let missing = |file: &PathBuf| FileView { file: file.clone(), len: None, hash: FileHash::of(b"") };
+        let mut history = empty(State::NoTranscript, vec![missing(&files.messages)]);
+        history.cuts = vec![Err(Refusal::NoSuchTurn { asked: 0, turns: 0 })];
+        Loaded { history, whole: None, turns: Vec::new(), live: Messages::default(), sidecars: Vec::new() }
+    }
+
+    /// Turns, cuts and state out of the whole history.
+    fn tell(&mut self, files: &Files, mut whole: Whole, damages: Vec<Damage>) {
+        let damage = damages.iter().find(|damage| !damage.class.is_torn()).cloned();
+        let mut live_end = self.live.end();
+        if let Some(damage) = &damage {
+            // What can be told is what ends before the first damage; in a damaged archive that is the head.
+            let in_live = self.live.damage().is_some();
+            live_end = if in_live { damage.byte.min(live_end) } else { 0 };
+            let sound = |said: &Said| in_live && said.file == In::Live && said.found.start < live_end;
+            let sound = whole.said.iter().take_while(|said| sound(said)).count();
+            whole.said.truncate(sound);
+        }
+        self.turns = turns(&whole.said);
+        let pieces = |range: &Range<usize>| pieces(&whole.said[range.clone()], files);
+        let turn = |(n, range): (usize, &Range<usize>)| {
+            let lost = whole.absent.is_some() && range.start < whole.border && range.end >= whole.border;
+            turn(n as u32, &whole.said[range.clone()], pieces(range), lost, files)
+        };
+        let history = &mut self.history;
+        history.turns = self.turns.iter().enumerate().map(turn).collect();
+        history.head_bytes = match self.turns.first() {
+            Some(first) => whole.said[first.start].found.start,
+            None => live_end,
+        };
+        history.sound_turns = history.turns.len() as u32;
+        history.state = if damages.is_empty() { State::Ok } else { State::Torn };
+        if let Some(damage) = &damage {
+            history.state = State::Damaged;
+            if history.turns.last().is_some_and(|last| last.status != TurnStatus::Complete) {
+                history.sound_turns -= 1;
+            }
+            let refused = || Err(Refusal::Damaged { damage: damage.clone() });
+            history.cuts = (0..=history.turns.len()).map(|_| refused()).collect();
+        }
+        history.damages = damages;
+        if let Some(why) = &whole.absent {
+            history.notes.push(format!(
+                "the turns that a prune moved out of the transcript are not shown, and the numbers do not count them: {why}"
+            ));
+        }
+        self.whole = Some(whole);
+        if self.history.state != State::Damaged {
+            self.history.cuts =
+                (0..=self.turns.len()).map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?))).collect();
+        }
+    }
+
+    /// What keeps exactly the turns before `n`.
+    ///
+    /// # Errors
+    /// [`Refusal::Lost`] where the messages before the cut are not all known.
+    pub fn keep(&self, files: &Files, n: usize) -> Result<Keep> {
+        let turns = self.turns.len() as u32;
+        let no_turn = Refusal::NoSuchTurn { asked: n as u32, turns };
+        let Some(whole) = self.whole.as_ref().filter(|_| n <= self.turns.len()) else { return Err(no_turn) };
+        let end = self.message_before(n);
+        let Some(digest) = whole.digest else {
+            return Ok(Keep::Prefix { bytes: self.live_end(end) });
+        };
+        if end > whole.border {
+            return Ok(Keep::Prefix { bytes: self.live_end(end - whole.border + digest + 1) });
+        }
+        Ok(Keep::Full { pieces: self.full(files, n)? })
+    }
+
+    /// The pieces of the whole history before turn `n`.
+    ///
+    /// # Errors
+    /// As [`Loaded::keep`].
+    pub fn full(&self, files: &Files, n: usize) -> Result<Vec<Piece>> {
+        let whole = self.whole.as_ref().map_or(&[][..], |whole| &whole.said);
+        let absent = self.whole.as_ref().and_then(|whole| whole.absent.clone());
+        if let Some(why) = absent {
+            return Err(Refusal::Lost { what: why });
+        }
+        let kept = &whole[..self.message_before(n).min(whole.len())];
+        if let Some(cut) = kept.iter().find(|said| said.lost) {
+            let id = cut.found.answers.as_deref().unwrap_or_default();
+            return Err(Refusal::Lost {
+                what: format!("the whole output of tool call {id:?}, which was cut"),
+            });
+        }
+        Ok(pieces(kept, files))
+    }
+
+    /// How many messages of the whole history come before turn `n`.
+    pub fn message_before(&self, n: usize) -> usize {
+        let all = self.whole.as_ref().map_or(0, |whole| whole.said.len());
+        self.turns.get(n).map_or(all, |turn| turn.start)
+    }
+
+    /// How many messages the transcript has after a cut.
+    pub fn messages_kept(&self, n: usize, keep: &Keep) -> u64 {
+        let end = self.message_before(n) as u64;
+        match (keep, &self.whole) {
+            (Keep::Prefix { .. }, Some(Whole { digest: Some(digest), border, .. })) => {
+                end - *border as u64 + *digest as u64 + 1
+            }
+            _ => end,
+        }
+    }
+
+    /// The lines of the transcript's first `bytes` that hold messages, where blank ones stand between them:
+    /// a copy does not take these over. `None`: there are none.
+    pub fn without_blanks(&self, files: &Files, bytes: u64) -> Option<Vec<Piece>> {
+        let kept = self.live.found.iter().take_while(|found| found.start < bytes);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let (mut expected, mut blanks) = (0, false);
+        for found in kept {
+            blanks |= found.start != expected || found.end != found.line_end;
+            expected = found.end;
+            pieces.push(Piece { file: files.live.clone(), span: found.start..found.line_end });
+        }
+        blanks.then_some(pieces)
+    }
+
+    /// Byte behind the first `messages` messages of the transcript.
+    fn live_end(&self, messages: usize) -> u64 {
+        match self.live.found.get(messages) {
+            // Blank lines in front of the first message stay with it.
+            Some(next) => next.start,
+            None => self.live.end(),
+        }
+    }
+
+    fn cut_point(&self, files: &Files, n: usize, keep: &Keep) -> CutPoint {
+        let whole_file = |(view, lines): &(FileView, u64)| Kept {
+            file: view.file.clone(),
+            source: view.file.clone(),
+            lines: *lines,
+            bytes: view.len.unwrap_or(0),
+        };
+        let mut kept = Vec::new();
+        let mut source = &files.messages;
+        let (lines, bytes) = match keep {
+            Keep::Prefix { bytes } => {
+                kept.extend(self.sidecars.iter().map(whole_file));
+                let next = self.live.found.iter().find(|found| found.start >= *bytes);
+                let last = self.live.found.last().map_or(0, |last| last.line);
+                (next.map_or(last, |next| next.line - 1), *bytes)
+            }
+            Keep::Full { pieces } => {
+                if pieces.iter().any(|piece| piece.file == files.archived) {
+                    source = &files.archive;
+                }
+                let bytes = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
+                (self.message_before(n) as u64, bytes)
+            }
+        };
+        kept.push(Kept { file: files.messages.clone(), source: source.clone(), lines, bytes });
+        CutPoint { confidence: Confidence::Exact, kept, at: None }
+    }
+}
+
+fn empty(state: State, files: Vec<FileView>) -> History {
+    History {
+        state,
+        damages: Vec::new(),
+        turns: Vec::new(),
+        sound_turns: 0,
+        cuts: Vec::new(),
+        notes: Vec::new(),
+        files,
+        head_bytes: 0,
+        model: None,
+    }
+}
+
+fn no_record(file: &Path) -> Damage {
+    Damage {
+        file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        line: 1,
+        byte: 0,
+        class: DamageClass::NoRecord,
+        message: "the file holds no complete record; openmax refuses it (older versions write over it)"
+            .into(),
+    }
+}
+
+/// Where turns begin and end.
+fn turns(said: &[Said]) -> Vec<Range<usize>> {
+    let user = |at: usize| said.get(at).is_some_and(|said| said.found.role == Role::User);
+    // The client puts a note before the next prompt, so whatever follows it is a user line, or nothing yet.
+    let note = |at: usize| said[at].found.looks_like_note && (user(at + 1) || at + 1 == said.len());
+    let mut starts = Vec::new();
+    let mut notes_from = None;
+    for at in 0..said.len() {
+        match user(at) {
+            true if note(at) => notes_from = notes_from.or(Some(at)),
+            true => {
+                starts.push(notes_from.unwrap_or(at));
+                notes_from = None;
+            }
+            false => notes_from = None,
+        }
+    }
+    let ends = starts.iter().skip(1).copied().chain([said.len()]);
+    starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+}
+
+/// The ranges of bytes of messages, neighbours joined.
+fn pieces(said: &[Said], files: &Files) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for said in said {
+        let file = match said.file {
+            In::Live => &files.live,
+            In::Archive => &files.archived,
+        };
+        let span = said.found.start..said.found.end;
+        match pieces.last_mut() {
+            Some(last) if last.file == *file && last.span.end == span.start => last.span.end = span.end,
+            _ => pieces.push(Piece { file: file.clone(), span }),
+        }
+    }
+    pieces
+}
+
+fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) -> Turn {
+    let prompt = said.iter().take_while(|said| said.found.role == Role::User);
+    let prompts: Vec<&Said> = prompt.collect();
+    let prompt = prompts.iter().position(|said| !said.found.looks_like_note).or(prompts.len().checked_sub(1));
+    let (status, detail) = if lost { (TurnStatus::Interrupted, Some("lost")) } else { outcome(said) };
+    // The turns stand in the transcript; where some of their bytes are elsewhere, the pieces tell.
+    let (span, pieces) = match pieces.as_slice() {
+        [only] if only.file == files.live => (only.span.clone(), Vec::new()),
+        _ => (0..0, pieces),
+    };
+    let body = |(at, said): (usize, &Said)| {
+        if prompt == Some(at) { said.found.prompt_len } else { said.found.text_len }
+    };
+    let mut turn = Turn {
+        n,
+        prompt: prompt.and_then(|at| said[at].found.prompt.clone()),
+        status,
+        detail,
+        started: None,
+        ended: None,
+        last: None,
+        file: files.live.clone(),
+        span,
+        pieces,
+        line: said.first().map_or(1, |said| said.found.line),
+        group: n,
+        text_len: said.iter().enumerate().map(body).sum(),
+    };
+    let mut heading = Length::default();
+    render::heading(&turn, &mut heading);
+    turn.text_len += heading.0;
+    turn
+}
+
+/// How a turn ended, told from its last message.
+fn outcome(said: &[Said]) -> (TurnStatus, Option<&'static str>) {
+    let is_note = |said: &&Said| said.found.looks_like_note || said.found.role == Role::System;
+    let Some(last) = said.iter().rev().find(|said| !is_note(said)).or(said.last()) else {
+        return (TurnStatus::Complete, None);
+    };
+    match last.found.role {
+        Role::User => (TurnStatus::Failed, Some("no-reply")),
+        Role::Tool if has_open_calls(said) => (TurnStatus::Interrupted, Some("open-calls")),
+        Role::Tool => (TurnStatus::Interrupted, Some("ended-in-tool")),
+        Role::Assistant if !last.found.calls.is_empty() => (TurnStatus::Interrupted, Some("open-calls")),
+        _ => (TurnStatus::Complete, None),
+    }
+}
+
+fn has_open_calls(said: &[Said]) -> bool {
+    let calls = said.iter().rposition(|said| !said.found.calls.is_empty());
+    calls.is_some_and(|at| {
+        let answered = |id: &str| said[at..].iter().any(|said| said.found.answers.as_deref() == Some(id));
+        !said[at].found.calls.iter().all(|id| answered(id))
+    })
+}

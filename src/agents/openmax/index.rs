@@ -1,0 +1,314 @@
+//! The shared index: read strictly, changed entry by entry, every other byte left as it was.
+//!
+//! Unknown fields of entries are accepted and kept. What does not parse as a whole is refused as a whole,
+//! as the client does it; nothing is ever defaulted to empty.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::layout::INDEX;
+use crate::agents::SharedIndex;
+use crate::session::{self, Damage, DamageClass, EntryEdit, Refusal};
+
+type Result<T, E = Refusal> = std::result::Result<T, E>;
+
+/// What the user is to do about a damaged index, as the client says it.
+pub(super) const ADVICE: &str = "close every openmax, then move the file aside (openmax --check)";
+
+/// The index as it was read.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    pub entries: Vec<Entry>,
+}
+
+/// One session's entry.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub id: String,
+    /// As recorded.
+    pub project: String,
+    pub title: String,
+    /// Unix seconds.
+    pub created_at: u64,
+    pub updated_at: u64,
+    #[serde(default)]
+    pub resume_points: Vec<u64>,
+    /// The entry's bytes in the index.
+    #[serde(skip)]
+    pub span: Range<usize>,
+}
+
+impl Index {
+    /// The entries in `bytes`.
+    ///
+    /// # Errors
+    /// Where and why it is no index.
+    pub fn parse(bytes: &[u8]) -> Result<Index, Damage> {
+        let text = simdutf8::compat::from_utf8(bytes)
+            .map_err(|error| damage(bytes, error.valid_up_to(), "it is not valid UTF-8"))?;
+        if text.trim().is_empty() {
+            return Err(damage(bytes, 0, "the file is empty"));
+        }
+        let raws: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| {
+            damage(bytes, offset(bytes, error.line(), error.column()), &error.to_string())
+        })?;
+        let entries = raws.into_iter().map(|raw| {
+            // Each raw value is a part of `text`.
+            let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
+            let entry: Entry = serde_json::from_str(raw.get())
+                .map_err(|error| damage(bytes, start, &format!("an entry is not a session: {error}")))?;
+            Ok(Entry { span: start..start + raw.get().len(), ..entry })
+        });
+        Ok(Index { entries: entries.collect::<Result<_, _>>()? })
+    }
+
+    /// The only entry of `id`: its place. An id that stands there twice has none that is sure.
+    ///
+    /// # Errors
+    /// The damage that two entries of one id are.
+    pub fn only(&self, bytes: &[u8], id: &str) -> Result<Option<usize>, Damage> {
+        let mut places =
+            self.entries.iter().enumerate().filter(|(_, entry)| entry.id == id).map(|(at, _)| at);
+        match (places.next(), places.next()) {
+            (_, Some(second)) => {
+                let what = format!("the id {id} stands in the index twice; openmax takes the first");
+                Err(damage(bytes, self.entries[second].span.start, &what))
+            }
+            (first, None) => Ok(first),
+        }
+    }
+}
+
+/// What a cut does with the index.
+pub(super) struct Entries;
+
+impl SharedIndex for Entries {
+    fn find(&self, index: &[u8], id: &str) -> Result<Option<session::Entry>> {
+        let parsed = Index::parse(index).map_err(refuse)?;
+        let at = parsed.only(index, id).map_err(refuse)?;
+        at.map(|at| Ok(session::Entry { text: text(index, &parsed.entries[at].span)?.to_owned(), at }))
+            .transpose()
+    }
+
+    fn edited(&self, index: &[u8], edit: &EntryEdit) -> Result<session::Entry> {
+        let parsed = Index::parse(index).map_err(refuse)?;
+        let source = match edit {
+            EntryEdit::Cut { id, .. } => id,
+            EntryEdit::Copy { source, .. } => source,
+        };
+        let Some(at) = parsed.only(index, source).map_err(refuse)? else {
+            return Err(Refusal::ReadOnlySession { what: format!("the index has no entry for {source}") });
+        };
+        let old = &parsed.entries[at];
+        let now = now();
+        let mut fields = Fields::of(text(index, &old.span)?)?;
+        match edit {
+            EntryEdit::Cut { messages, rewritten, .. } => {
+                let points = old.resume_points.iter().filter(|point| !rewritten && *point <= messages);
+                fields.set("updated_at", &now)?;
+                fields.set_points(&points.copied().collect::<Vec<u64>>())?;
+                // Moved to the end, where a newer entry stands.
+                Ok(session::Entry { text: fields.text(), at: parsed.entries.len() - 1 })
+            }
+            EntryEdit::Copy { id, .. } => {
+                // Of equal seconds one version of the client takes the first entry, another the last.
+                let newest = parsed.entries.iter().filter(|entry| same_project(entry, old));
+                let newest = newest.map(|entry| entry.updated_at).max().unwrap_or(0);
+                fields.set("id", id)?;
+                fields.set("created_at", &now)?;
+                fields.set("updated_at", &now.max(newest.saturating_add(1)))?;
+                fields.set_points(&[])?;
+                // What else stands in an entry is the source's own.
+                fields.only(&["id", "project", "title", "created_at", "updated_at"]);
+                Ok(session::Entry { text: fields.text(), at: parsed.entries.len() })
+            }
+        }
+    }
+
+    fn put(&self, index: &[u8], id: &str, entry: Option<&session::Entry>) -> Result<Vec<u8>> {
+        let parsed = Index::parse(index).map_err(refuse)?;
+        let old = parsed.only(index, id).map_err(refuse)?;
+        let mut texts = Vec::with_capacity(parsed.entries.len() + 1);
+        // What stands between the entries stays where it is, so that an entry that goes away and comes back
+        // leaves no trace.
+        let mut between = Vec::with_capacity(parsed.entries.len());
+        for (at, known) in parsed.entries.iter().enumerate() {
+            texts.push(text(index, &known.span)?);
+            if let Some(next) = parsed.entries.get(at + 1) {
+                between.push(text(index, &(known.span.end..next.span.start))?);
+            }
+        }
+        let start = parsed.entries.first().map_or("[\n  ", |first| &text_or_empty(index)[..first.span.start]);
+        let end = parsed.entries.last().map_or("\n]", |last| &text_or_empty(index)[last.span.end..]);
+        if let Some(old) = old {
+            texts.remove(old);
+        }
+        if let Some(entry) = entry {
+            texts.insert(entry.at.min(texts.len()), &entry.text);
+        }
+        if texts.is_empty() {
+            return Ok(b"[]".to_vec());
+        }
+        let mut new = start.to_owned();
+        for (at, text) in texts.iter().enumerate() {
+            if at > 0 {
+                new.push_str(between.get(at - 1).copied().unwrap_or(",\n  "));
+            }
+            new.push_str(text);
+        }
+        new.push_str(end);
+        Ok(new.into_bytes())
+    }
+
+    fn same(&self, one: &session::Entry, other: &session::Entry) -> bool {
+        let parse = |entry: &session::Entry| serde_json::from_str::<Entry>(&entry.text).ok();
+        // The client drops what it does not know and writes the rest anew.
+        one.text == other.text || (parse(one).is_some() && parse(one) == parse(other))
+    }
+}
+
+/// An entry's fields in their order, as they are written.
+struct Fields<'a>(Vec<(String, Cow<'a, str>)>);
+
+impl<'a> Fields<'a> {
+    fn of(entry: &'a str) -> Result<Fields<'a>> {
+        struct Ordered;
+        impl<'de> serde::de::Visitor<'de> for Ordered {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(fields)
+            }
+        }
+        let mut parser = serde_json::Deserializer::from_str(entry);
+        let fields = serde::Deserializer::deserialize_map(&mut parser, Ordered).map_err(internal)?;
+        Ok(Fields(fields.into_iter().map(|(key, value)| (key, value.get().into())).collect()))
+    }
+
+    fn set(&mut self, key: &str, value: &impl serde::Serialize) -> Result<()> {
+        let value = serde_json::to_string(value).map_err(internal)?;
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, old)) => *old = value.into(),
+            None => self.0.push((key.to_owned(), value.into())),
+        }
+        Ok(())
+    }
+
+    /// The client leaves the field out where there are none.
+    fn set_points(&mut self, points: &[u64]) -> Result<()> {
+        if points.is_empty() {
+            self.0.retain(|(key, _)| key != "resume_points");
+            return Ok(());
+        }
+        let lines: Vec<String> = points.iter().map(|point| format!("      {point}")).collect();
+        self.set("resume_points", &())?;
+        if let Some((_, value)) = self.0.iter_mut().find(|(key, _)| key == "resume_points") {
+            *value = format!("[\n{}\n    ]", lines.join(",\n")).into();
+        }
+        Ok(())
+    }
+
+    fn only(&mut self, keys: &[&str]) {
+        self.0.retain(|(key, _)| keys.contains(&key.as_str()));
+    }
+
+    /// Written as the client writes an entry.
+    fn text(&self) -> String {
+        let fields = self.0.iter().map(|(key, value)| {
+            let key = serde_json::Value::from(key.as_str());
+            format!("    {key}: {value}")
+        });
+        format!("{{\n{}\n  }}", fields.collect::<Vec<_>>().join(",\n"))
+    }
+}
+
+fn internal(error: serde_json::Error) -> Refusal {
+    Refusal::Internal { what: format!("an index entry that was read cannot be written: {error}") }
+}
+
+pub(super) fn refuse(damage: Damage) -> Refusal {
+    Refusal::Damaged { damage }
+}
+
+fn text<'a>(index: &'a [u8], span: &Range<usize>) -> Result<&'a str> {
+    let bytes = index.get(span.clone()).unwrap_or_default();
+    simdutf8::basic::from_utf8(bytes)
+        .map_err(|_| Refusal::Internal { what: "an index that was read is not UTF-8".into() })
+}
+
+fn text_or_empty(index: &[u8]) -> &str {
+    simdutf8::basic::from_utf8(index).unwrap_or_default()
+}
+
+fn same_project(one: &Entry, other: &Entry) -> bool {
+    Path::new(&one.project).components().eq(Path::new(&other.project).components())
+}
+
+/// Unix seconds.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// A damage of the index at this byte.
+pub(super) fn damage(bytes: &[u8], byte: usize, what: &str) -> Damage {
+    let before = &bytes[..byte.min(bytes.len())];
+    Damage {
+        file: INDEX.to_owned(),
+        line: memchr::memchr_iter(b'\n', before).count() as u64 + 1,
+        byte: byte as u64,
+        class: DamageClass::Sidecar,
+        message: format!("{what}; {ADVICE}"),
+    }
+}
+
+/// The byte of a parser's line and column, both from 1.
+fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
+    let start = match line.checked_sub(2) {
+        Some(newline) => memchr::memchr_iter(b'\n', bytes).nth(newline).map_or(bytes.len(), |at| at + 1),
+        None => 0,
+    };
+    (start + column.saturating_sub(1)).min(bytes.len())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_index_names_its_place_and_the_advice() {
+        let entry = r#"{"id":"a","project":"/p","title":"t","created_at":1,"updated_at":2}"#;
+        for (bytes, line) in [
+            (String::new(), 1),
+            ("\n\n".into(), 1),
+            ("{}".into(), 1),
+            (format!("[{entry},\n{{\"id\":5}}]"), 2),
+            (format!("[\n{entry},\n{{\"id\":\"b\",\n"), 4),
+            (format!("[\n{entry}]\nx"), 3),
+        ] {
+            let damage = Index::parse(bytes.as_bytes()).expect_err(&bytes);
+            assert_eq!(damage.line, line, "{bytes}: {}", damage.message);
+            assert!(damage.message.contains("close every openmax"), "{}", damage.message);
+        }
+        assert_eq!(Index::parse(b"[]").unwrap().entries, []);
+        let index = format!("[ {entry} , {entry}]");
+        let parsed = Index::parse(index.as_bytes()).unwrap();
+        assert_eq!(&index[parsed.entries[1].span.clone()], entry);
+        assert!(parsed.only(index.as_bytes(), "a").is_err());
+        assert_eq!(parsed.only(index.as_bytes(), "b").unwrap(), None);
+    }
+}

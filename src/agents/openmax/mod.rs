@@ -1,0 +1,87 @@
+//! The store of OpenMax (the client of August 2026, and the stricter one that followed it).
+//!
+//! One shared index names the sessions; each has a transcript and, once it was pruned, an archive of what
+//! the prune dropped. Facts: `docs/stores/openmax.md`, named by section where they are used.
+
+mod cuts;
+mod history;
+mod index;
+mod items;
+mod layout;
+mod records;
+mod scan;
+mod whole;
+mod writer;
+
+use std::path::{Path, PathBuf};
+
+use super::{Agent, Discovery, Environment, SharedIndex};
+use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
+use crate::transcript;
+
+use history::Loaded;
+use layout::Files;
+
+pub struct OpenMax;
+
+impl Agent for OpenMax {
+    fn kind(&self) -> AgentKind {
+        AgentKind::OpenMax
+    }
+
+    fn place(&self, env: &Environment) -> Option<PathBuf> {
+        // The client has no variable of its own for this.
+        Some(env.home.as_ref()?.join(".openmax"))
+    }
+
+    fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery> {
+        layout::discover(root, previous)
+    }
+
+    fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
+        layout::unchanged(root, previous)
+    }
+
+    fn load(&self, session: &Session) -> Result<History> {
+        Ok(Loaded::read(&session.key.root, &Files::of(&session.key))?.history)
+    }
+
+    fn items(&self, _: &Session, _: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
+        items::of_turn(span, sink)
+    }
+
+    fn prompt(&self, _: &Session, _: &Turn, span: &[u8]) -> Result<String> {
+        items::prompt(span)
+    }
+
+    fn context(&self, session: &Session, _: &History, sink: &mut ItemSink<'_>) -> Result<()> {
+        let files = Files::of(&session.key);
+        let loaded = Loaded::read(&session.key.root, &files)?;
+        loaded.history.readable()?;
+        if loaded.live.found.is_empty() {
+            return Ok(());
+        }
+        let bytes = transcript::read_range(&session.key.root, &files.messages, 0..loaded.live.end())?;
+        items::context(&bytes, sink)
+    }
+
+    fn subagents(&self, _: &Session) -> Result<Vec<Session>> {
+        Ok(Vec::new())
+    }
+
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        cuts::plan_fork(session, history, n)
+    }
+
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+        cuts::plan_undo(session, history, n)
+    }
+
+    fn shared_index(&self) -> Option<&dyn SharedIndex> {
+        Some(&index::Entries)
+    }
+
+    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
+        writer::writer(session)
+    }
+}

@@ -1,0 +1,179 @@
+//! One pass over a transcript or an archive: its messages with their places, and its damage.
+//!
+//! What is kept of a message is what turns, cuts and sizes need; the text stays on disk.
+
+use std::path::Path;
+
+use super::items::{self, As};
+use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, Role};
+use crate::render::{self, Length};
+use crate::session::{AgentKind, Damage, DamageClass, FileHash, FileView, Result, Turn};
+use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{self, Inspector, StoreDir};
+
+/// A message of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// Byte range in its file: the line, and blank lines behind it.
+    pub start: u64,
+    pub end: u64,
+    /// Where its own line ends.
+    pub line_end: u64,
+    /// From 1.
+    pub line: u64,
+    pub role: Role,
+    pub looks_like_note: bool,
+    pub looks_like_digest: bool,
+    pub is_cut: bool,
+    /// Ids of the calls that it makes.
+    pub calls: Vec<Box<str>>,
+    /// The call that it answers.
+    pub answers: Option<Box<str>>,
+    /// Of its line without blanks around it.
+    pub hash: FileHash,
+    /// Of its content.
+    pub content_hash: FileHash,
+    /// Size of its text, bytes, shown as what it is in the middle of a turn and as a prompt.
+    pub text_len: u64,
+    pub prompt_len: u64,
+    /// A user line's text, as much as a turn keeps.
+    pub prompt: Option<String>,
+}
+
+/// A message file as it was read.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    pub found: Vec<Found>,
+    pub damages: Vec<Damage>,
+    /// Whether the last message's line has no newline.
+    pub unterminated: bool,
+}
+
+/// The records of a compaction sidecar, and its damage.
+pub(super) type Compactions = (Vec<Compaction>, Vec<Damage>);
+
+/// What one file looked like when it was read.
+pub(super) struct Read<T> {
+    pub content: T,
+    pub view: FileView,
+}
+
+impl Messages {
+    /// The first damage that is no torn tail.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damages.iter().find(|damage| !damage.class.is_torn())
+    }
+
+    /// Bytes up to the end of the last message and the blank lines behind it.
+    pub fn end(&self) -> u64 {
+        self.found.last().map_or(0, |last| last.end)
+    }
+}
+
+/// Reads the messages of `file` (relative to the store's root); nothing in it if it is not there.
+pub(super) fn messages(store: &StoreDir, file: &Path) -> Result<Read<Option<Messages>>> {
+    let new = || (Inspector::new(name(file), MESSAGES), Messages::default());
+    let each = |(inspector, messages): &mut (Inspector, Messages), line: transcript::Line<'_>| {
+        match Message::parse(line.bytes) {
+            Ok(message) if line.nuls == 0 => {
+                inspector.record(&line);
+                messages.unterminated = !line.terminated;
+                messages.found.push(Found::of(&line, &message));
+            }
+            // Blank lines belong to what they follow, so that concatenated spans are the file.
+            _ if line.is_blank() && line.terminated => {
+                if let Some(last) = messages.found.last_mut() {
+                    last.end = line.end;
+                }
+            }
+            failed => {
+                let text = simdutf8::basic::from_utf8(line.bytes).ok();
+                let json =
+                    text.is_some_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
+                let why = failed.err().filter(|_| json).map(|why| format!("not a message of openmax: {why}"));
+                // An array or a byte order mark is not the beginning of a record: no append made it.
+                let begins = line.bytes.trim_ascii_start();
+                let whole =
+                    line.number == 1 && (begins.starts_with(b"[") || begins.starts_with(b"\xEF\xBB\xBF"));
+                let line = transcript::Line { terminated: line.terminated || whole, ..line };
+                inspector.no_record(&line, why.as_deref());
+            }
+        }
+    };
+    let read = file_of(store, file, new, each)?;
+    let content = read.content.map(|(inspector, mut messages)| {
+        // A lost final newline is no damage for this client: it adds one before it appends.
+        let damages = inspector.finish().into_iter();
+        messages.damages = damages.filter(|damage| damage.class != DamageClass::NoFinalNewline).collect();
+        messages
+    });
+    Ok(Read { content, view: read.view })
+}
+
+/// Reads the records of a compaction sidecar.
+pub(super) fn compactions(store: &StoreDir, file: &Path) -> Result<Read<Option<Compactions>>> {
+    let new = || (Inspector::new(name(file), COMPACTIONS), Vec::new());
+    let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
+        match serde_json::from_slice(line.bytes) {
+            Ok(record) if line.nuls == 0 => all.push(record),
+            _ => inspector.no_record(&line, None),
+        }
+    };
+    let read = file_of(store, file, new, each)?;
+    let content = read.content.map(|(inspector, all)| (all, inspector.finish()));
+    Ok(Read { content, view: read.view })
+}
+
+fn file_of<T>(
+    store: &StoreDir,
+    file: &Path,
+    new: impl Fn() -> T,
+    each: impl FnMut(&mut T, transcript::Line<'_>),
+) -> Result<Read<Option<T>>> {
+    match store.file(file)? {
+        Some(opened) => {
+            let (content, scanned) = transcript::scan(&opened, &store.path().join(file), new, each)?;
+            count_bytes(AgentKind::OpenMax, ReadKind::Transcript, scanned.len);
+            let view = FileView { file: file.to_owned(), len: Some(scanned.len), hash: scanned.hash };
+            Ok(Read { content: Some(content), view })
+        }
+        None => {
+            let view = FileView { file: file.to_owned(), len: None, hash: FileHash::of(b"") };
+            Ok(Read { content: None, view })
+        }
+    }
+}
+
+fn name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+impl Found {
+    fn of(line: &transcript::Line<'_>, message: &Message<'_>) -> Found {
+        let role = message.role();
+        let length = |what| {
+            let mut length = Length::default();
+            items::of(message, line.bytes, what, &mut |item| render::item(&item, &mut length));
+            length.0
+        };
+        let text_len = length(As::Said);
+        let user = role == Role::User;
+        Found {
+            start: line.start,
+            end: line.end,
+            line_end: line.end,
+            line: line.number,
+            role,
+            looks_like_note: message.looks_like_note(),
+            looks_like_digest: message.looks_like_digest(),
+            is_cut: message.is_cut(),
+            calls: message.calls().iter().map(|call| call.id.0.as_ref().into()).collect(),
+            answers: (role == Role::Tool).then(|| message.call_id().into()),
+            hash: FileHash::of(line.bytes.trim_ascii()),
+            content_hash: FileHash::of(message.content().as_bytes()),
+            text_len,
+            prompt_len: if user { length(As::Prompt) } else { text_len },
+            prompt: user.then(|| message.content().chars().take(Turn::PROMPT_CHARS).collect()),
+        }
+    }
+}

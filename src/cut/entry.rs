@@ -1,0 +1,161 @@
+//! One session's entry in an index that all sessions of a store share.
+//!
+//! The index is other sessions' too: between a cut and its redo or roll-back they have changed it. So an
+//! entry is put back alone, into the index as it is then, and only where it still is what the cut made it.
+//! Everything here happens while the caller holds the index's lock.
+
+use std::path::{Path, PathBuf};
+
+use super::disk::Tree;
+use super::journal::{EntryChange, Record, StoreLock, Way};
+use super::lease::{Hands, HeldByWriter, OnWriter};
+use super::state::Locked;
+use crate::agents::{self, Agent, SharedIndex};
+use crate::session::{Entry, Lock, Plan, Refusal, Result, Step};
+
+impl Way {
+    fn entry_left(self, change: &EntryChange) -> Option<&Entry> {
+        match self {
+            Way::Undo => change.before.as_ref(),
+            Way::Redo => change.after.as_ref(),
+        }
+    }
+
+    fn entry_reached(self, change: &EntryChange) -> Option<&Entry> {
+        self.back().entry_left(change)
+    }
+}
+
+/// What a plan makes of its session's entry, out of the index as it is now.
+pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Option<EntryChange>> {
+    let mut edits = plan.steps.iter().filter_map(|step| match step {
+        Step::EditEntry { index, edit } => Some((index, edit)),
+        _ => None,
+    });
+    let Some((index, edit)) = edits.next() else { return Ok(None) };
+    let bytes = read(store, index)?;
+    let form = form(agent)?;
+    let before = form.find(&bytes, edit.id())?;
+    let after = form.edited(&bytes, edit)?;
+    Ok(Some(EntryChange { index: index.clone(), id: edit.id().to_owned(), before, after: Some(after) }))
+}
+
+/// Whether the entry is what the change makes of it.
+pub(super) fn is_applied(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: Way) -> Result<bool> {
+    let form = form(agent)?;
+    let now = form.find(&read(store, &change.index)?, &change.id)?;
+    Ok(same(form, now.as_ref(), way.entry_reached(change)))
+}
+
+/// Whether the session has an entry.
+pub(super) fn is_there(agent: &dyn Agent, store: &Tree, change: &EntryChange) -> Result<bool> {
+    Ok(form(agent)?.find(&read(store, &change.index)?, &change.id)?.is_some())
+}
+
+/// Makes the change, durable when this returns.
+///
+/// # Errors
+/// [`Refusal::Changed`] if the entry is no longer what it was; nothing was done then.
+pub(super) fn apply(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: Way) -> Result<()> {
+    let form = form(agent)?;
+    let bytes = read(store, &change.index)?;
+    let now = form.find(&bytes, &change.id)?;
+    if !same(form, now.as_ref(), way.entry_left(change)) {
+        return Err(Refusal::Changed { what: change.index.display().to_string() });
+    }
+    write(store, &change.index, &form.put(&bytes, &change.id, way.entry_reached(change))?)
+}
+
+/// Takes the change back if it was made. A sentence if there was something to tell.
+pub(super) fn roll_back(
+    agent: &dyn Agent,
+    store: &Tree,
+    change: &EntryChange,
+    way: Way,
+) -> Result<Option<String>> {
+    store.unlink(&beside(&change.index))?;
+    let form = form(agent)?;
+    let bytes = read(store, &change.index)?;
+    let now = form.find(&bytes, &change.id)?;
+    if same(form, now.as_ref(), way.entry_left(change)) {
+        return Ok(None);
+    }
+    if !same(form, now.as_ref(), way.entry_reached(change)) {
+        return Ok(Some(format!(
+            "the session's entry in {} was changed by its agent meanwhile and was left as it is",
+            change.index.display()
+        )));
+    }
+    write(store, &change.index, &form.put(&bytes, &change.id, way.entry_left(change))?)?;
+    Ok(None)
+}
+
+/// The store's own locks of a record, for taking it back.
+///
+/// # Errors
+/// [`Refusal::StoreLocked`] while somebody has one of them.
+pub(super) fn locks(store: &Tree, record: &Record) -> Result<Hands> {
+    let locks: Vec<Lock> = record.locks.iter().map(StoreLock::lock).collect();
+    Hands::take(store, &locks, OnWriter::GoOn)?.map_err(|held| match held {
+        HeldByWriter::Open(file) | HeldByWriter::Claim(file) => {
+            Refusal::StoreLocked { what: file.display().to_string() }
+        }
+    })
+}
+
+/// The agent that a session of the state directory belongs to.
+pub(super) fn agent_of(locked: &Locked) -> Result<&'static dyn Agent> {
+    let whose = locked.folder.whose()?;
+    let kind = whose.and_then(|whose| whose.agent.parse().ok());
+    let unknown = || Refusal::Unsupported { what: "the agent of an interrupted cut".into() };
+    Ok(agents::agent(kind.ok_or_else(unknown)?))
+}
+
+fn form(agent: &dyn Agent) -> Result<&dyn SharedIndex> {
+    agent.shared_index().ok_or_else(|| Refusal::Internal {
+        what: format!("an entry is to be changed, and {} has no shared index", agent.kind()),
+    })
+}
+
+fn same(form: &dyn SharedIndex, one: Option<&Entry>, other: Option<&Entry>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => form.same(one, other),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
+    store
+        .slurp(index)?
+        .ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
+}
+
+/// A new index beside, fsynced, renamed over the old one, with its owner and mode.
+fn write(store: &Tree, index: &Path, bytes: &[u8]) -> Result<()> {
+    let facts = store.stat(index)?.ok_or_else(|| Refusal::NotFound { what: index.display().to_string() })?;
+    let temporary = beside(index);
+    // What a crash left of an earlier try.
+    store.unlink(&temporary)?;
+    let open = store.create(&temporary)?;
+    let put = || -> Result<()> {
+        open.write_all(bytes, 0)?;
+        open.set_owner_and_mode(facts.st_uid, facts.st_gid, facts.st_mode & 0o7777)?;
+        open.sync()?;
+        store.rename(&temporary, index, true)
+    };
+    if let Err(refusal) = put() {
+        // A full disk is given its space back at once.
+        let _ = store.unlink(&temporary);
+        return Err(refusal);
+    }
+    store.sync_parent(index)
+}
+
+/// One name at every try, so that a crash leaves at most one; clients ignore `*.tmp`.
+fn beside(index: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(index.file_name().unwrap_or_default());
+    name.push(".turnfs.tmp");
+    index.with_file_name(name)
+}

@@ -1,0 +1,200 @@
+//! One row of a SQLite database that belongs to a store.
+//!
+//! A row is written in one transaction, durable when it is over, and only while it is what the cut was
+//! planned with; SQLite's own locks are waited for at most [`PATIENCE`]. What a row becomes is data
+//! (`session::RowChange`), so taking back is writing the other side.
+
+use std::path::Path;
+
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
+use rustix::io::Errno;
+
+use super::disk::Tree;
+use super::fault::{self, Verdict};
+use super::journal::Way;
+use super::lease::PATIENCE;
+use crate::session::{Damage, DamageClass, Plan, Refusal, Result, Row, RowChange, SqlValue, Step};
+
+/// The plan's row, if it changes one.
+pub(super) fn of(plan: &Plan) -> Option<RowChange> {
+    plan.steps.iter().find_map(|step| match step {
+        Step::EditRow(change) => Some(change.clone()),
+        _ => None,
+    })
+}
+
+fn from(change: &RowChange, way: Way) -> Option<&Row> {
+    match way {
+        Way::Undo => change.before.as_ref(),
+        Way::Redo => change.after.as_ref(),
+    }
+}
+
+/// The right to write the row: SQLite's lock for writing, taken before anything else of a cut is done, so
+/// that a database that another program has refuses the cut while nothing has happened. Dropping it lets go.
+pub(super) struct Held<'a> {
+    db: Connection,
+    store: &'a Tree,
+    change: &'a RowChange,
+    way: Way,
+}
+
+impl<'a> Held<'a> {
+    /// Takes the lock and looks at the row.
+    ///
+    /// # Errors
+    /// [`Refusal::Changed`] if the row is no longer what it was; [`Refusal::StoreLocked`] if another program
+    /// has the database for too long.
+    pub fn take(store: &'a Tree, change: &'a RowChange, way: Way) -> Result<Held<'a>> {
+        let what = || format!("the row of the session in {}", change.db.display());
+        let db = open(store, &change.db)?.ok_or_else(|| Refusal::Changed { what: what() })?;
+        let held = Held { db, store, change, way };
+        held.db.execute_batch("BEGIN IMMEDIATE").map_err(|error| held.refused(error))?;
+        if read(&held.db, change).map_err(|error| held.refused(error))?.as_ref() != from(change, way) {
+            return Err(Refusal::Changed { what: what() });
+        }
+        Ok(held)
+    }
+
+    /// Makes the change, durable when this returns.
+    ///
+    /// # Errors
+    /// What prevents that; nothing was done then.
+    pub fn apply(self) -> Result<()> {
+        let Held { change, way, .. } = self;
+        let (old, new) = (from(change, way), from(change, way.back()));
+        write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
+        // Triggers of the store may have had their own idea.
+        if read(&self.db, change).map_err(|error| self.refused(error))?.as_ref() != new {
+            return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
+        }
+        if let Verdict::Fail(error) = fault::point("row") {
+            return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
+        }
+        self.db.execute_batch("COMMIT").map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: rusqlite::Error) -> Refusal {
+        refused(self.store, self.change, error)
+    }
+}
+
+/// Takes the change back if it was made. A sentence if there was something to tell.
+///
+/// # Errors
+/// What prevents that.
+pub(super) fn roll_back(store: &Tree, change: &RowChange, way: Way) -> Result<Option<String>> {
+    let Some(db) = open(store, &change.db)? else { return Ok(None) };
+    let now = read(&db, change).map_err(|error| refused(store, change, error))?;
+    drop(db);
+    if now.as_ref() == from(change, way) {
+        return Ok(None);
+    }
+    if now.as_ref() == from(change, way.back()) {
+        Held::take(store, change, way.back())?.apply()?;
+        return Ok(None);
+    }
+    let db = change.db.display();
+    Ok(Some(format!("the session's row in {db} was changed by its agent meanwhile and was left as it is")))
+}
+
+fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
+    // Also refuses what is no regular file.
+    if store.read(file)?.is_none() {
+        return Ok(None);
+    }
+    let path = store.path().join(file);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(&path, flags).and_then(|db| {
+        db.busy_timeout(PATIENCE)?;
+        Ok(db)
+    });
+    opened.map(Some).map_err(|error| sql(&path, error))
+}
+
+fn read(db: &Connection, change: &RowChange) -> rusqlite::Result<Option<Row>> {
+    let statement = format!("SELECT * FROM {} WHERE {} = ?1", quoted(&change.table), quoted(&change.key.0));
+    let mut statement = db.prepare(&statement)?;
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+    let mut rows = statement.query([&change.key.1])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let value = |at: usize| -> rusqlite::Result<SqlValue> {
+        Ok(match row.get_ref(at)? {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(value) => SqlValue::Integer(value),
+            ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
+            ValueRef::Text(text) => SqlValue::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
+        })
+    };
+    let columns = names.into_iter().enumerate().map(|(at, name)| Ok((name, value(at)?)));
+    Ok(Some(Row(columns.collect::<rusqlite::Result<_>>()?)))
+}
+
+/// Writes what differs, and nothing else.
+fn write(db: &Connection, change: &RowChange, old: Option<&Row>, new: Option<&Row>) -> rusqlite::Result<()> {
+    let table = quoted(&change.table);
+    let key = quoted(&change.key.0);
+    let differing: Vec<&(String, SqlValue)> = match new {
+        None => {
+            db.execute(&format!("DELETE FROM {table} WHERE {key} = ?1"), [&change.key.1])?;
+            return Ok(());
+        }
+        Some(new) => {
+            new.0.iter().filter(|(name, value)| old.and_then(|old| old.get(name)) != Some(value)).collect()
+        }
+    };
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let names = differing.iter().map(|(name, _)| quoted(name));
+    let values = differing.iter().map(|(_, value)| bound(value));
+    if old.is_none() {
+        let places = vec!["?"; differing.len()].join(", ");
+        let names = names.collect::<Vec<_>>().join(", ");
+        db.execute(&format!("INSERT INTO {table} ({names}) VALUES ({places})"), params_from_iter(values))?;
+    } else {
+        let set = names.map(|name| format!("{name} = ?")).collect::<Vec<_>>().join(", ");
+        let values = values.chain([Value::Text(change.key.1.clone())]);
+        db.execute(&format!("UPDATE {table} SET {set} WHERE {key} = ?"), params_from_iter(values))?;
+    }
+    Ok(())
+}
+
+fn bound(value: &SqlValue) -> Value {
+    match value {
+        SqlValue::Null => Value::Null,
+        SqlValue::Integer(value) => Value::Integer(*value),
+        SqlValue::Real(bits) => Value::Real(f64::from_bits(*bits)),
+        SqlValue::Text(text) => Value::Text(text.clone()),
+        SqlValue::Blob(bytes) => Value::Blob(bytes.clone()),
+    }
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn refused(store: &Tree, change: &RowChange, error: rusqlite::Error) -> Refusal {
+    sql(&store.path().join(&change.db), error)
+}
+
+/// What SQLite says, as a refusal.
+fn sql(path: &Path, error: rusqlite::Error) -> Refusal {
+    let io = |errno| Refusal::Io { action: "cannot write to", path: path.to_owned(), errno };
+    let what = path.display().to_string();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::StoreLocked { what },
+        Some(ErrorCode::ReadOnly) => io(Errno::ROFS),
+        Some(ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => io(Errno::ACCESS),
+        Some(ErrorCode::DiskFull) => io(Errno::NOSPC),
+        Some(ErrorCode::SystemIoFailure) => io(Errno::IO),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            let (file, class) = (what, DamageClass::Sidecar);
+            Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message: error.to_string() } }
+        }
+        // The table is not as it was when the cut was planned (a newer client migrated it).
+        _ => Refusal::Changed { what: format!("{what} ({error})") },
+    }
+}

@@ -1,0 +1,114 @@
+"""A model on the loopback interface that says one fixed sentence and remembers what it was asked.
+
+One function per API; `APIS` maps the end of a request's path to it. It has no orders and no tools: the samples
+already hold every kind of turn, and the one new turn of a trial is plain text.
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+REPLY = "Understood."
+# Far below any window: a client that counts tokens has no reason to compact after the new turn.
+USAGE = {"prompt_tokens": 100, "completion_tokens": 2, "total_tokens": 102}
+
+
+class Model:
+    """Serves while entered. `requests` are the decoded bodies of the requests to a model API, oldest first."""
+
+    def __init__(self):
+        self.requests = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server.daemon_threads = True
+        self._server.model = self
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self):
+        serve = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        serve.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path.endswith("/models"):
+            self._json(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+        else:
+            self._json(404, {"error": {"message": "no such endpoint"}})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        api = next((api for end, api in APIS.items() if self.path.endswith(end)), None)
+        if api is None:
+            return self._json(404, {"error": {"message": "no such endpoint"}})
+        try:
+            request = json.loads(body)
+        except ValueError:
+            return self._json(400, {"error": {"message": "the body is not JSON"}})
+        self.server.model.requests.append(request)
+        try:
+            api(self, request)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the client ended before it had read everything; what it sent is what counts
+
+    def _json(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _events(self, lines):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write("".join(f"data: {line}\n\n" for line in lines).encode())
+        self.close_connection = True
+
+
+def _chat_completions(handler, request):
+    """POST /chat/completions, streamed or not."""
+    head = {"id": "scripted-1", "created": 0, "model": "scripted"}
+    if not request.get("stream"):
+        choice = {"index": 0, "message": {"role": "assistant", "content": REPLY}, "finish_reason": "stop"}
+        return handler._json(200, {**head, "object": "chat.completion", "choices": [choice], "usage": USAGE})
+
+    def chunk(choices, **more):
+        return json.dumps({**head, "object": "chat.completion.chunk", "choices": choices, **more})
+
+    handler._events([
+        chunk([{"index": 0, "delta": {"role": "assistant", "content": REPLY}, "finish_reason": None}]),
+        chunk([{"index": 0, "delta": {}, "finish_reason": "stop"}]),
+        chunk([], usage=USAGE),
+        "[DONE]",
+    ])
+
+
+def _responses(handler, request):
+    """POST /responses, streamed."""
+    message = {"type": "message", "role": "assistant", "id": "scripted-1", "content": [{"type": "output_text", "text": REPLY}]}
+    usage = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 2,
+             "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 102}
+    events = [
+        {"type": "response.created", "response": {"id": "scripted"}},
+        {"type": "response.output_item.done", "output_index": 0, "item": message},
+        {"type": "response.completed", "response": {"id": "scripted", "usage": usage}},
+    ]
+    handler._events([json.dumps(event) for event in events])
+
+
+APIS = {"/chat/completions": _chat_completions, "/responses": _responses}
