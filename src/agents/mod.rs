@@ -141,6 +141,10 @@ pub struct Discovery {
     /// The shared files that say which sessions there are and where they belong, relative to the root: a
     /// change of one of them makes all of this doubtful.
     pub indexes: Vec<PathBuf>,
+    /// Every directory whose entries, or whose files, this look depends on, relative to the root (the root
+    /// is the empty path). Listed before their entries were, so that who watches them and looks once more
+    /// has missed nothing.
+    pub directories: Vec<PathBuf>,
     /// What the agent keeps for its next look.
     pub memory: Memory,
 }

@@ -1,8 +1,9 @@
 //! The list of all sessions, and how it is kept true to the disk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -73,9 +74,14 @@ pub(super) struct Seen {
     tested: bool,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
     /// The names of sessions that had a prompt to be named by, at this look or an earlier one.
-    names: HashMap<SessionKey, String>,
+    names: Arc<HashMap<SessionKey, String>>,
     pub listing: Arc<Listing>,
+    /// How much of each store had been heard when this was certainly true of it.
+    heard: Vec<AtomicU64>,
 }
+
+/// Not a number of events.
+const NEVER: u64 = u64::MAX;
 
 impl Seen {
     pub fn nothing(stores: &[Store]) -> Seen {
@@ -85,8 +91,63 @@ impl Seen {
             at: SystemTime::UNIX_EPOCH,
             tested: false,
             by_key: HashMap::new(),
-            names: HashMap::new(),
+            names: Arc::default(),
             listing: Arc::default(),
+            heard: stores.iter().map(|_| AtomicU64::new(NEVER)).collect(),
+        }
+    }
+
+    /// Whether the store was not there.
+    pub fn is_absent(&self, store: usize) -> bool {
+        self.found.get(store).is_none_or(|found| found.directories.is_empty())
+    }
+
+    /// The directories of a store that this look depends on, and how much had been heard of it before.
+    pub fn directories(&self, store: usize) -> (&[PathBuf], u64) {
+        let found = self.found.get(store).map_or(&[][..], |found| &found.directories);
+        (found, self.heard_of(store))
+    }
+
+    fn heard_of(&self, store: usize) -> u64 {
+        self.heard.get(store).map_or(NEVER, |heard| heard.load(Ordering::SeqCst))
+    }
+
+    /// Makes the next look a real one.
+    pub fn distrust(&self) {
+        for heard in &self.heard {
+            heard.store(NEVER, Ordering::SeqCst);
+        }
+    }
+
+    /// The same list with these sessions in it, in their places.
+    fn with(&self, sessions: Vec<Arc<Session>>, heard: &[u64]) -> Seen {
+        let mut by_key = self.by_key.clone();
+        let mut projects = self.listing.projects.clone();
+        let mut unplaced = self.listing.unplaced.clone();
+        for session in sessions {
+            let shelf = match &session.place {
+                Place::Project(path) => projects.get_mut(path),
+                Place::Unplaced { .. } => Some(&mut unplaced),
+            };
+            let listed = shelf.into_iter().flatten().find(|listed| listed.session.key == session.key);
+            if let Some(listed) = listed {
+                listed.session = session.clone();
+            }
+            by_key.insert(session.key.clone(), session);
+        }
+        for shelf in projects.values_mut().chain([&mut unplaced]) {
+            shelf.sort_by(|a, b| newest_first(&a.session, &b.session));
+        }
+        let problems = self.listing.problems.clone();
+        Seen {
+            found: self.found.clone(),
+            indexes: self.indexes.clone(),
+            at: self.at,
+            tested: self.tested,
+            by_key,
+            names: self.names.clone(),
+            listing: Arc::new(Listing { projects, unplaced, problems }),
+            heard: heard.iter().map(|heard| AtomicU64::new(*heard)).collect(),
         }
     }
 
@@ -97,8 +158,14 @@ impl Seen {
         self.tested && self.indexes.iter().all(|(path, before)| same(path, before) && proven(before))
     }
 
-    /// `at`: before the look began.
-    fn of(found: Vec<Arc<Discovery>>, stores: &[Store], at: SystemTime, previous: &Seen) -> Seen {
+    /// `at`: before the look began, as is `heard`.
+    fn of(
+        found: Vec<Arc<Discovery>>,
+        stores: &[Store],
+        at: SystemTime,
+        previous: &Seen,
+        heard: &[u64],
+    ) -> Seen {
         // Stamped after the look: one that vouches at all did not change since before it.
         let indexes = found.iter().zip(stores).flat_map(|(found, store)| {
             found.indexes.iter().map(|file| {
@@ -121,8 +188,7 @@ impl Seen {
             }
         }
         let named = |mut sessions: Vec<Arc<Session>>| {
-            // Equal times: the order must still be the same at each look.
-            sessions.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key)));
+            sessions.sort_by(|a, b| newest_first(a, b));
             let known = |key: &SessionKey| previous.names.get(key).cloned();
             names::named(sessions, known)
         };
@@ -139,31 +205,92 @@ impl Seen {
             let lasting = listed.session.first_prompt.is_some() || previous.names.contains_key(key);
             lasting.then(|| (key.clone(), listed.name.clone()))
         });
-        let names = given.collect();
-        Seen { by_key, names, listing: Arc::new(listing), found, at, tested, indexes }
+        let names = Arc::new(given.collect());
+        let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
+        Seen { by_key, names, listing: Arc::new(listing), found, at, tested, indexes, heard }
     }
 }
 
+/// Equal times: the order must still be the same at each look.
+fn newest_first(a: &Session, b: &Session) -> std::cmp::Ordering {
+    b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key))
+}
+
 impl Catalog {
-    /// Looks at every store now.
+    /// Looks at every store now, except at those of which everything is heard and nothing was.
     pub(super) fn look(&self) -> Result<Arc<Seen>> {
+        let quiet = |seen: &Seen, store: usize, heard: &[u64]| {
+            self.watch.covers(store) && heard.get(store) == Some(&seen.heard_of(store))
+        };
+        {
+            let seen = self.seen.read();
+            let heard = self.watch.heard();
+            if (0..self.stores.len()).all(|store| quiet(&seen, store, &heard)) && !self.stores.is_empty() {
+                return Ok(seen.clone());
+            }
+        }
         let _one_at_a_time = self.looking.lock();
         let previous = self.seen.read().clone();
-        let unchanged = |(store, before): (&Store, &Arc<Discovery>)| {
-            file_system_is_tested(&store.root) && store.agent.unchanged(&store.root, before)
-        };
-        // A store with very many sessions must not cost a new list at each look.
-        if !self.stores.is_empty() && self.stores.iter().zip(&previous.found).all(unchanged) {
-            return Ok(previous);
-        }
+        let heard = self.watch.heard();
         let at = SystemTime::now();
         let mut found = Vec::with_capacity(self.stores.len());
-        for (store, before) in self.stores.iter().zip(&previous.found) {
-            found.push(Arc::new(store.agent.discover(&store.root, before)?));
+        for (number, (store, before)) in self.stores.iter().zip(&previous.found).enumerate() {
+            let unchanged = || {
+                quiet(&previous, number, &heard)
+                    // A store with very many sessions must not cost a new list at each look.
+                    || (file_system_is_tested(&store.root) && store.agent.unchanged(&store.root, before))
+            };
+            if unchanged() {
+                found.push(before.clone());
+                continue;
+            }
+            let now = store.agent.discover(&store.root, before)?;
+            let nothing = |found: &Discovery| found.directories.is_empty() && found.sessions.is_empty();
+            found.push(if nothing(&now) && nothing(before) { before.clone() } else { Arc::new(now) });
         }
-        let seen = Arc::new(Seen::of(found, &self.stores, at, &previous));
+        if !found.is_empty()
+            && found.iter().zip(&previous.found).all(|(now, before)| Arc::ptr_eq(now, before))
+        {
+            for (known, heard) in previous.heard.iter().zip(heard) {
+                known.store(heard, Ordering::SeqCst);
+            }
+            return Ok(previous);
+        }
+        let seen = Arc::new(Seen::of(found, &self.stores, at, &previous, &heard));
         *self.seen.write() = seen.clone();
         Ok(seen)
+    }
+
+    /// Looks at these sessions only: their files changed, and nothing else. `heard`: how much had been heard
+    /// when that was told. `None`: that is not enough.
+    pub(super) fn look_at(&self, sessions: &HashSet<SessionKey>, heard: &[u64]) -> Option<Arc<Seen>> {
+        let _one_at_a_time = self.looking.lock();
+        let previous = self.seen.read().clone();
+        let mut fresh = Vec::new();
+        for key in sessions {
+            let known = previous.by_key.get(key)?;
+            let now = self.still_there(known)?;
+            if !Arc::ptr_eq(&now, known) {
+                fresh.push(now);
+            }
+        }
+        if !previous.indexes_are_the_same() {
+            return None;
+        }
+        let later = |store: usize, heard: &u64| match previous.heard_of(store) {
+            NEVER => NEVER,
+            before => before.max(*heard),
+        };
+        let heard: Vec<u64> = heard.iter().enumerate().map(|(store, heard)| later(store, heard)).collect();
+        if fresh.is_empty() {
+            for (known, heard) in previous.heard.iter().zip(heard) {
+                known.store(heard, Ordering::SeqCst);
+            }
+            return Some(previous);
+        }
+        let seen = Arc::new(previous.with(fresh, &heard));
+        *self.seen.write() = seen.clone();
+        Some(seen)
     }
 
     /// Whether the last look still tells where sessions belong; cheap.

@@ -3,14 +3,17 @@
 //! Everything that shows a session asks here. Nothing is handed out from memory before the stamps of
 //! the files that it came from were compared with the disk.
 
+mod changes;
 mod find;
 mod listing;
 mod names;
 mod stamp;
 mod views;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -19,8 +22,10 @@ use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, T
 use crate::transcript;
 use crate::transcript::metrics::{ReadKind, count_bytes};
 
+pub use changes::Changed;
 pub use listing::{Listed, Listing};
 pub use names::directory_name;
+pub use watch::Watching;
 
 /// A store of one agent.
 #[derive(Clone)]
@@ -46,6 +51,24 @@ pub struct View {
     pub history: History,
     /// Who has the session open, where the last turn has no end; asked at most once a second.
     pub writer: Option<Writer>,
+    /// No other view has this number.
+    pub version: u64,
+    /// For each turn a number that only views have in which it is the very same text.
+    turn_versions: Vec<u64>,
+    /// Whether the files had not changed for so long that their stamps prove it.
+    settled: AtomicBool,
+}
+
+impl View {
+    /// A number that stands for the text of turn `n`: another view has it only where that text is the same.
+    pub fn turn_version(&self, n: u32) -> Option<u64> {
+        self.turn_versions.get(n as usize).copied()
+    }
+
+    /// Whether nothing has changed for longer than the steps of the coarsest clock.
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
+    }
 }
 
 /// The catalog. Shared by all threads; no lock is held over the reading of another session.
@@ -56,6 +79,7 @@ pub struct Catalog {
     /// One look at a time: whoever waits takes the result of a look that began after it asked.
     looking: Mutex<()>,
     views: views::Views,
+    watch: watch::Watch,
 }
 
 impl Catalog {
@@ -76,6 +100,7 @@ impl Catalog {
         }
         Catalog {
             seen: RwLock::new(Arc::new(listing::Seen::nothing(&stores))),
+            watch: watch::Watch::new(&stores),
             stores,
             looking: Mutex::new(()),
             views: views::Views::default(),

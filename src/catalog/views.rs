@@ -2,9 +2,9 @@
 //! from were compared with the disk.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use super::View;
 use super::stamp::{Stamp, file_system_is_tested};
 use crate::agents;
 use crate::render;
-use crate::session::{Refusal, Result, Session, SessionKey, State, TurnStatus};
+use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript;
 use crate::transcript::metrics::{ReadKind, count_bytes};
 
@@ -61,9 +61,9 @@ impl Views {
             known.ask_for_writer();
             return Ok(known.view.clone());
         }
-        *known = None;
+        let previous = known.take().map(|known| known.view);
         for _ in 0..ATTEMPTS {
-            if let Some(fresh) = Known::read(session()?)? {
+            if let Some(fresh) = Known::read(session()?, previous.as_deref())? {
                 let view = fresh.view.clone();
                 *known = Some(fresh);
                 return Ok(view);
@@ -94,8 +94,8 @@ impl Views {
 }
 
 impl Known {
-    /// Reads the session; `None` if it changed meanwhile.
-    fn read(session: Arc<Session>) -> Result<Option<Known>> {
+    /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it.
+    fn read(session: Arc<Session>, previous: Option<&View>) -> Result<Option<Known>> {
         let read_at = SystemTime::now();
         let mut files = session.files.clone();
         let before = stamps(&session.key, &files)?;
@@ -118,7 +118,15 @@ impl Known {
             return Ok(None);
         }
         let last_status = history.turns.last().map(|turn| turn.status);
-        let view = View { session, history, writer: None };
+        let turn_versions = turn_versions(&session.key, &history, previous)?;
+        let view = View {
+            session,
+            history,
+            writer: None,
+            version: next_version(),
+            turn_versions,
+            settled: AtomicBool::new(false),
+        };
         let mut known = Known {
             view: Arc::new(view),
             stamps,
@@ -128,6 +136,7 @@ impl Known {
             last_status,
         };
         known.ask_for_writer();
+        known.is_proven();
         Ok(Some(known))
     }
 
@@ -145,10 +154,7 @@ impl Known {
         if !agents::agent(key.agent).is_current(&self.view.session)? {
             return Ok(false);
         }
-        let tested = file_system_is_tested(&key.root);
-        let proven =
-            tested && self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
-        if proven {
+        if self.is_proven() {
             return Ok(true);
         }
         for view in &self.view.history.files {
@@ -162,6 +168,15 @@ impl Known {
         Ok(true)
     }
 
+    /// Whether equal stamps prove that the files are the ones that were read.
+    fn is_proven(&self) -> bool {
+        let tested = file_system_is_tested(&self.view.session.key.root);
+        let proven =
+            tested && self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
+        self.view.settled.store(proven, Ordering::Relaxed);
+        proven
+    }
+
     /// Where the last turn has no end: is somebody at it?
     fn ask_for_writer(&mut self) {
         let open = !self.view.history.open_end().is_empty();
@@ -170,12 +185,16 @@ impl Known {
             return;
         }
         self.writer_asked = Instant::now();
-        let View { session, history, writer: before } = &*self.view;
+        let View { session, history, writer: before, .. } = &*self.view;
         let writer = agents::agent(session.key.agent).writer(session, history);
         if writer == *before {
             return;
         }
         let mut history = history.clone();
+        let mut turn_versions = self.view.turn_versions.clone();
+        if let Some(version) = turn_versions.last_mut() {
+            *version = next_version();
+        }
         if let Some(turn) = history.turns.last_mut() {
             let length = |turn: &_| {
                 let mut length = render::Length::default();
@@ -187,8 +206,51 @@ impl Known {
             turn.status = if writer.is_some() { TurnStatus::Running } else { as_read };
             turn.text_len = body + length(turn);
         }
-        self.view = Arc::new(View { session: session.clone(), history, writer });
+        self.view = Arc::new(View {
+            session: session.clone(),
+            history,
+            writer,
+            version: next_version(),
+            turn_versions,
+            settled: AtomicBool::new(self.view.is_settled()),
+        });
     }
+}
+
+/// A number that was never given before.
+fn next_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// The versions of a history's turns: those of the previous view where the turn's bytes are proven to be
+/// the same, new ones elsewhere.
+fn turn_versions(key: &SessionKey, history: &History, previous: Option<&View>) -> Result<Vec<u64>> {
+    let mut proven: HashMap<&Path, u64> = HashMap::new();
+    if let Some(previous) = previous {
+        for before in &previous.history.files {
+            let Some(now) = history.files.iter().find(|now| now.file == before.file) else { continue };
+            let (Some(old), Some(new)) = (before.len, now.len) else { continue };
+            if new == old && now.hash == before.hash {
+                // Also where the file is packed, and spans are those of the bytes in it.
+                proven.insert(&before.file, u64::MAX);
+            } else if new > old {
+                count_bytes(key.agent, ReadKind::Transcript, old);
+                if transcript::hash_prefix(&key.root, &before.file, old)? == Some(before.hash) {
+                    proven.insert(&before.file, old);
+                }
+            }
+        }
+    }
+    let inherited = |turn: &Turn| {
+        let previous = previous?;
+        let at = turn.n as usize;
+        let same_bytes =
+            || turn.ranges().all(|(file, span)| proven.get(file).is_some_and(|proven| span.end <= *proven));
+        (previous.history.turns.get(at) == Some(turn) && same_bytes())
+            .then(|| previous.turn_versions.get(at).copied())?
+    };
+    Ok(history.turns.iter().map(|turn| inherited(turn).unwrap_or_else(next_version)).collect())
 }
 
 fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Vec<(PathBuf, Option<Stamp>)>> {

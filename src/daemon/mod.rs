@@ -106,12 +106,13 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
         show_all: request.show_all,
         mountpoint: path.clone(),
     };
-    let fs = Arc::new(Fs::new(catalog, state, options));
+    let fs = Arc::new(Fs::new(catalog.clone(), state, options));
     let how = MountOptions { allow_other: request.allow_other, read_only: request.read_only };
     let mounted = fuse::mount(fs.clone(), spot.path(), how)
         .map_err(|error| Failure::Mount { path: path.clone(), why: error.to_string().trim().into() })?;
     let (major, minor) = mounted.mounted_device();
     let device = Device { major, minor };
+    push_changes(&catalog, &fs, mounted.notices());
     news::watch_session(sender.clone(), mounted);
     news::watch_mountinfo(sender, path.clone(), device);
     match ask(&path) {
@@ -128,6 +129,15 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     drop(claim);
     log::info!("the mount at {} has ended", path.display());
     Ok(())
+}
+
+/// Makes the kernel forget what changes outside, as soon as it does.
+fn push_changes(catalog: &Arc<Catalog>, fs: &Arc<Fs>, notices: fuse::Notices) {
+    let fs = fs.clone();
+    let begun = catalog.watch(move |changed| notices.forget(fs.stale(&changed)));
+    if let Err(error) = begun {
+        log::warn!("the stores cannot be watched ({error}): they are looked at for each answer");
+    }
 }
 
 /// Waits for a reason to end, and then for the end: at most for [`END_LIMIT`], because a program that

@@ -8,7 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_128;
+
 use super::Fs;
+use super::handles::TextHandle;
 use super::inside::{find, head, raw_files, salvaged, tail, turn};
 use super::node::{Dot, Node, Part, SessionRef};
 use super::tree::absent;
@@ -23,51 +26,148 @@ use crate::transcript::{EntryKind, Stat, StoreDir};
 /// How often a text is made again because the session changed meanwhile.
 const ATTEMPTS: u32 = 4;
 
+/// A text and what tells it from others.
+pub(super) struct Text {
+    pub bytes: Vec<u8>,
+    pub version: u128,
+}
+
+impl Text {
+    /// One that is its own version.
+    fn of(bytes: impl Into<Vec<u8>>) -> Text {
+        let bytes = bytes.into();
+        Text { version: xxh3_128(&bytes), bytes }
+    }
+}
+
+/// The version of the text that a view has for a part, where one can be told without making it.
+///
+/// # Errors
+/// Why the view does not show that part.
+pub(super) fn version_of(view: &View, part: &Part) -> Result<Option<u128>> {
+    let number = match part {
+        Part::Turn(n) | Part::Prompt(n) | Part::Record(n) => {
+            turn(&view.history, *n)?;
+            view.turn_version(*n)
+        }
+        Part::SalvageTurn(n) => {
+            find(salvaged(&view.history)?, *n)?;
+            view.turn_version(*n)
+        }
+        Part::Context => Some(view.version),
+        _ => None,
+    };
+    // Different parts of one turn are different nodes, so the number need not tell them apart.
+    Ok(number.map(u128::from))
+}
+
 impl Fs {
-    /// The whole content of a file that is made when it is opened.
-    pub(super) fn text(&self, node: &Node) -> Result<Vec<u8>> {
+    /// Opens a text. One that is known to be the same as before, or whose size is known and that will not
+    /// change soon, is made when it is read; often it never is, because the kernel still has it.
+    pub(super) fn open_text(&self, ino: u64, node: &Node) -> Result<TextHandle> {
+        let grows = self.can_grow(node);
+        if let Some((version, len)) = self.promise(ino, node)? {
+            return Ok(TextHandle::new(node.clone(), version, len, None, grows));
+        }
+        let Text { bytes, version } = self.text(node)?;
+        Ok(TextHandle::new(node.clone(), version, bytes.len() as u64, Some(bytes), grows))
+    }
+
+    /// Version and size of a text that need not be made yet.
+    fn promise(&self, ino: u64, node: &Node) -> Result<Option<(u128, u64)>> {
+        let Node::Session(session, part) = node else { return Ok(None) };
+        if !matches!(
+            part,
+            Part::Turn(_) | Part::SalvageTurn(_) | Part::Record(_) | Part::Prompt(_) | Part::Context
+        ) {
+            return Ok(None);
+        }
+        let view = self.view(&session.key)?;
+        let Some(version) = version_of(&view, part)?.filter(|_| view.is_settled()) else { return Ok(None) };
+        let turn_size = |n: u32, size: fn(&Turn) -> u64| {
+            let turn = find(&view.history.turns, n)?;
+            // Who is at it, or was, can change what its heading says.
+            Ok((!turn.is_open()).then(|| (version, size(turn))))
+        };
+        match part {
+            Part::Turn(n) | Part::SalvageTurn(n) => turn_size(*n, |turn| turn.text_len),
+            Part::Record(n) => turn_size(*n, Turn::record_bytes),
+            _ => {
+                let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
+                let size = told.facts.filter(|facts| facts.version == Some(version)).map(|facts| facts.size);
+                Ok(size.filter(|_| told.text == Some(version)).map(|size| (version, size)))
+            }
+        }
+    }
+
+    /// What an open text shows; made now if it was not yet.
+    ///
+    /// # Errors
+    /// [`Refusal::Changed`] when it is too late for the version that was opened.
+    pub(super) fn text_of(&self, open: &TextHandle) -> Result<Arc<Vec<u8>>> {
+        let mut text = open.text.lock();
+        if let Some(text) = &*text {
+            return Ok(text.clone());
+        }
+        let made = self.text(&open.node)?;
+        if made.version != open.version() {
+            return Err(Refusal::Changed { what: "this file".into() });
+        }
+        Ok(text.insert(Arc::new(made.bytes)).clone())
+    }
+
+    /// The whole content of a file that is made when it is needed.
+    pub(super) fn text(&self, node: &Node) -> Result<Text> {
         let Node::Session(session, part) = node else { return self.dot_text(node) };
         match part {
-            Part::Turn(n) => {
-                self.of_one_version(session, |view| self.turn_text(view, turn(&view.history, *n)?))
+            Part::UndoneTurn(number, n) => {
+                let undone = self.undone(session, *number)?;
+                let turn = find(&undone.turns, *n)?;
+                let span = cut::undone_span(&undone, turn)?;
+                Ok(Text::of(rendered(&*self.catalog.session(&session.key)?, turn, &span)?))
             }
-            Part::SalvageTurn(n) => {
-                self.of_one_version(session, |view| self.turn_text(view, find(salvaged(&view.history)?, *n)?))
-            }
-            Part::Prompt(n) => self.of_one_version(session, |view| {
+            Part::Status => Ok(Text::of(self.status(session, false)?)),
+            Part::Meta => Ok(Text::of(self.meta(session)?)),
+            _ => self.of_one_version(session, |view| {
+                let version = version_of(view, part)?;
+                let bytes = self.text_in(view, part)?;
+                Ok(match version {
+                    Some(version) => Text { bytes, version },
+                    None => Text::of(bytes),
+                })
+            }),
+        }
+    }
+
+    /// The text that a view has for a part.
+    fn text_in(&self, view: &View, part: &Part) -> Result<Vec<u8>> {
+        match part {
+            Part::Turn(n) => self.turn_text(view, turn(&view.history, *n)?),
+            Part::SalvageTurn(n) => self.turn_text(view, find(salvaged(&view.history)?, *n)?),
+            Part::Prompt(n) => {
                 let turn = turn(&view.history, *n)?;
                 let span = self.catalog.span(view, turn)?;
                 let agent = agents::agent(view.session.key.agent);
                 Ok(agent.prompt(&view.session, turn, &span)?.into_bytes())
-            }),
-            Part::Record(n) => {
-                self.of_one_version(session, |view| self.catalog.span(view, turn(&view.history, *n)?))
             }
-            Part::RecordsHead => self.of_one_version(session, |view| {
+            Part::Record(n) => self.catalog.span(view, turn(&view.history, *n)?),
+            Part::RecordsHead => {
                 view.history.readable()?;
                 let head = head(&view.session, &view.history);
                 self.catalog.span(view, &head.ok_or_else(|| absent(OsStr::new("head.jsonl")))?)
-            }),
-            Part::RecordsTail => self.of_one_version(session, |view| {
+            }
+            Part::RecordsTail => {
                 view.history.readable()?;
                 let tail = tail(&view.session, &view.history);
                 self.catalog.span(view, &tail.ok_or_else(|| absent(OsStr::new("tail")))?)
-            }),
-            Part::Context => self.of_one_version(session, |view| {
+            }
+            Part::Context => {
                 view.history.readable()?;
                 let mut text = String::new();
                 let agent = agents::agent(view.session.key.agent);
                 agent.context(&view.session, &view.history, &mut |_, item| render::item(&item, &mut text))?;
                 Ok(text.into_bytes())
-            }),
-            Part::UndoneTurn(number, n) => {
-                let undone = self.undone(session, *number)?;
-                let turn = find(&undone.turns, *n)?;
-                let span = cut::undone_span(&undone, turn)?;
-                Ok(rendered(&*self.catalog.session(&session.key)?, turn, &span)?.into_bytes())
             }
-            Part::Status => Ok(self.status(session, false)?.into_bytes()),
-            Part::Meta => Ok(self.meta(session)?.into_bytes()),
             _ => Err(Refusal::Internal { what: format!("{part:?} has no text") }),
         }
     }
@@ -91,15 +191,14 @@ impl Fs {
         Err(Refusal::Changed { what: "the session".into() })
     }
 
-    fn dot_text(&self, node: &Node) -> Result<Vec<u8>> {
-        let text = match node {
+    fn dot_text(&self, node: &Node) -> Result<Text> {
+        Ok(Text::of(match node {
             Node::Dot(Dot::Version) => super::text::version(),
             Node::Dot(Dot::Readme) => super::text::README.to_owned(),
             Node::Dot(Dot::Metrics) => super::metrics::text(self),
             Node::Dot(Dot::Status) => self.summary()?,
             _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),
-        };
-        Ok(text.into_bytes())
+        }))
     }
 }
 

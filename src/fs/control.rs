@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::node::{Control, SessionRef};
 use super::{Fs, text};
-use crate::catalog::View;
+use crate::catalog::{Changed, View};
 use crate::cut;
 use crate::session::{Refusal, Result};
 
@@ -89,6 +89,16 @@ struct Inner {
 }
 
 impl ControlHandle {
+    /// What a write on this handle changed, if it was a command: the store, or at least `status`.
+    pub fn changed(&self, fs: &Fs, done: &Result<()>) -> Option<Changed> {
+        let key = &self.session.key;
+        match (self.inner.lock().used, done) {
+            (false, _) => None,
+            (true, Ok(())) => Some(fs.catalog.changed_by_us(key)),
+            (true, Err(_)) => Some(Changed::of(key.clone())),
+        }
+    }
+
     pub fn read<T>(&self, fs: &Fs, offset: u64, size: usize, with: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let mut inner = self.inner.lock();
         if offset < inner.base {
@@ -217,7 +227,6 @@ impl Fs {
                 Done { sentence: format!("done, turns 0 to {n} are session {id}"), forked: Some(id) }
             }
         };
-        self.catalog.forget(&seen.session.key);
         Ok(done)
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::control::ControlHandle;
 use super::inodes::{Inodes, Told};
@@ -38,12 +37,38 @@ pub(super) enum Shows {
     Control(ControlHandle),
 }
 
-/// A text made when it was opened.
+/// An open text: one version of it, to the end.
 pub(super) struct TextHandle {
-    pub text: Mutex<Arc<Vec<u8>>>,
+    pub node: Node,
+    /// `None` until somebody reads what the kernel does not have.
+    pub text: Mutex<Option<Arc<Vec<u8>>>>,
+    known: Mutex<(u128, u64)>,
     pub cache: Cache,
-    /// The node, if its text may grow while it is open (the last turn).
-    pub grows: Option<Node>,
+    /// Whether the text may grow while it is open (the last turn).
+    pub grows: bool,
+}
+
+impl TextHandle {
+    /// `len`: bytes.
+    pub fn new(node: Node, version: u128, len: u64, text: Option<Vec<u8>>, grows: bool) -> TextHandle {
+        let text = Mutex::new(text.map(Arc::new));
+        TextHandle { node, text, known: Mutex::new((version, len)), cache: Cache::Direct, grows }
+    }
+
+    pub fn version(&self) -> u128 {
+        self.known.lock().0
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.known.lock().1
+    }
+
+    /// The text is this one from now on, of which the old one is the beginning.
+    pub fn grow(&self, text: Vec<u8>, version: u128) {
+        *self.known.lock() = (version, text.len() as u64);
+        *self.text.lock() = Some(Arc::new(text));
+    }
 }
 
 /// How the kernel's page cache is used for one open file.
@@ -73,17 +98,16 @@ impl Handles {
     }
 }
 
-/// Decides how a text may use the page cache, and notes it: only handles of one text share it, so that no
-/// reader ever sees pages of two versions.
-pub(super) fn admit(inodes: &Inodes, ino: u64, text: &[u8]) -> Cache {
-    let hash = xxh3_128(text);
+/// Decides how a text of this version and length (bytes) may use the page cache, and notes it: only handles
+/// of one version share it, so that no reader ever sees pages of two.
+pub(super) fn admit(inodes: &Inodes, ino: u64, version: u128, len: u64) -> Cache {
     let decide = |told: &mut Told| {
-        let same = told.text == Some(hash);
-        if told.size != Some(text.len() as u64) || (told.cached > 0 && !same) {
+        let same = told.text == Some(version);
+        if told.facts.map(|facts| facts.size) != Some(len) || (told.cached > 0 && !same) {
             return Cache::Direct;
         }
         told.cached += 1;
-        told.text = Some(hash);
+        told.text = Some(version);
         if same { Cache::Keep } else { Cache::Fresh }
     };
     inodes.told(ino, decide).unwrap_or(Cache::Direct)
@@ -97,19 +121,21 @@ pub(super) fn dismiss(inodes: &Inodes, ino: u64, cache: Cache) {
 }
 
 /// The text of a handle that uses the page cache grew.
-pub(super) fn grew(inodes: &Inodes, ino: u64, cache: Cache, text: &[u8]) {
+pub(super) fn grew(inodes: &Inodes, ino: u64, cache: Cache, version: u128) {
     if cache != Cache::Direct {
-        inodes.told(ino, |told| told.text = Some(xxh3_128(text)));
+        inodes.told(ino, |told| told.text = Some(version));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Facts;
     use super::*;
 
     fn inode(inodes: &Inodes, size: u64) -> u64 {
-        let ino = inodes.remember(&Node::Host(std::path::Path::new("/a").into()));
-        inodes.told(ino, |told| told.size = Some(size));
+        let node = Node::Host(std::path::Path::new("/a").into());
+        let ino = inodes.remember(&node, std::ffi::OsStr::new("a"));
+        inodes.told(ino, |told| told.facts = Some(Facts::file(size, jiff::Timestamp::UNIX_EPOCH)));
         ino
     }
 
@@ -117,20 +143,21 @@ mod tests {
     fn handles_of_two_versions_never_share_the_page_cache() {
         let inodes = Inodes::new();
         let ino = inode(&inodes, 3);
-        assert_eq!(admit(&inodes, ino, b"old"), Cache::Fresh);
-        assert_eq!(admit(&inodes, ino, b"old"), Cache::Keep);
-        assert_eq!(admit(&inodes, ino, b"new"), Cache::Direct);
+        let (old, new) = (1, 2);
+        assert_eq!(admit(&inodes, ino, old, 3), Cache::Fresh);
+        assert_eq!(admit(&inodes, ino, old, 3), Cache::Keep);
+        assert_eq!(admit(&inodes, ino, new, 3), Cache::Direct);
         dismiss(&inodes, ino, Cache::Fresh);
-        assert_eq!(admit(&inodes, ino, b"new"), Cache::Direct, "one reader of the old text is left");
+        assert_eq!(admit(&inodes, ino, new, 3), Cache::Direct, "one reader of the old text is left");
         dismiss(&inodes, ino, Cache::Keep);
-        assert_eq!(admit(&inodes, ino, b"new"), Cache::Fresh);
+        assert_eq!(admit(&inodes, ino, new, 3), Cache::Fresh);
     }
 
     #[test]
     fn a_text_of_another_size_than_the_kernel_knows_is_read_directly() {
         let inodes = Inodes::new();
         let ino = inode(&inodes, 3);
-        assert_eq!(admit(&inodes, ino, b"longer"), Cache::Direct);
-        assert_eq!(admit(&inodes, ino, b"old"), Cache::Fresh);
+        assert_eq!(admit(&inodes, ino, 1, 6), Cache::Direct);
+        assert_eq!(admit(&inodes, ino, 1, 3), Cache::Fresh);
     }
 }

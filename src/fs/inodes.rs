@@ -2,10 +2,12 @@
 //! only for as long as the kernel knows them.
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 
 use parking_lot::RwLock;
 
 use super::node::Node;
+use super::tree::Facts;
 
 /// The number of the mount's root, fixed by the protocol.
 pub const ROOT: u64 = 1;
@@ -23,17 +25,30 @@ struct Known {
     /// How often the kernel was told of it and has not yet said that it forgot.
     lookups: u64,
     told: Told,
+    /// The names by which the kernel found it.
+    names: Vec<OsString>,
+    /// Of a directory: names that the kernel was told are not there.
+    absent: Vec<OsString>,
 }
 
-/// What the kernel was told of a file's content.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the kernel was told of a node.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// Bytes, in the last answer.
-    pub size: Option<u64>,
+    /// In the last answer, if that still holds.
+    pub facts: Option<Facts>,
     /// Open handles whose reads go through the kernel's page cache.
     pub cached: u32,
-    /// Hash of the text that those handles read, or the last of them read.
+    /// The version of the text that those handles read, or the last of them read.
     pub text: Option<u128>,
+}
+
+/// How many absent names of one directory are remembered; more are not cached by the kernel.
+const MOST_ABSENT: usize = 64;
+
+impl Known {
+    fn new(node: Node, lookups: u64) -> Known {
+        Known { node, lookups, told: Told::default(), names: Vec::new(), absent: Vec::new() }
+    }
 }
 
 impl Inodes {
@@ -42,7 +57,7 @@ impl Inodes {
     }
 
     fn with_identity(identity: fn(&Node) -> u64) -> Inodes {
-        let root = Known { node: Node::Root, lookups: 1, told: Told::default() };
+        let root = Known::new(Node::Root, 1);
         Inodes { known: RwLock::new(HashMap::from([(ROOT, root)])), identity }
     }
 
@@ -56,15 +71,47 @@ impl Inodes {
         self.find(&self.known.read(), node)
     }
 
-    /// The node's number, for an answer by which the kernel gets to know it.
-    pub fn remember(&self, node: &Node) -> u64 {
+    /// The node's number, for an answer by which the kernel gets to know it by this name.
+    pub fn remember(&self, node: &Node, name: &OsStr) -> u64 {
         let mut known = self.known.write();
         let ino = self.find(&known, node);
-        known
-            .entry(ino)
-            .or_insert_with(|| Known { node: node.clone(), lookups: 0, told: Told::default() })
-            .lookups += 1;
+        let entry = known.entry(ino).or_insert_with(|| Known::new(node.clone(), 0));
+        entry.lookups += 1;
+        if !entry.names.iter().any(|known| known == name) {
+            entry.names.push(name.to_owned());
+        }
         ino
+    }
+
+    /// The names by which the kernel knows a node.
+    pub fn names(&self, ino: u64) -> Vec<OsString> {
+        self.known.read().get(&ino).map(|known| known.names.clone()).unwrap_or_default()
+    }
+
+    /// Notes that the kernel will be told that a directory has no such name; false if it must not be.
+    pub fn remember_absent(&self, parent: u64, name: &OsStr) -> bool {
+        let mut known = self.known.write();
+        let Some(directory) = known.get_mut(&parent) else { return false };
+        if directory.absent.iter().any(|known| known == name) {
+            return true;
+        }
+        let room = directory.absent.len() < MOST_ABSENT;
+        if room {
+            directory.absent.push(name.to_owned());
+        }
+        room
+    }
+
+    /// The names that the kernel was told are not there; it is about to forget them.
+    pub fn take_absent(&self, ino: u64) -> Vec<OsString> {
+        let mut known = self.known.write();
+        known.get_mut(&ino).map(|known| std::mem::take(&mut known.absent)).unwrap_or_default()
+    }
+
+    /// The numbers of the known nodes that a change concerns.
+    pub fn concerned(&self, concerns: impl Fn(&Node) -> bool) -> Vec<u64> {
+        let known = self.known.read();
+        known.iter().filter(|(_, known)| concerns(&known.node)).map(|(ino, _)| *ino).collect()
     }
 
     /// The kernel forgot `lookups` answers.
@@ -115,14 +162,18 @@ mod tests {
     #[test]
     fn a_node_is_known_until_all_lookups_are_forgotten() {
         let inodes = Inodes::new();
-        let ino = inodes.remember(&host("/a"));
-        assert_eq!(inodes.remember(&host("/a")), ino);
+        let ino = inodes.remember(&host("/a"), OsStr::new("n"));
+        assert_eq!(inodes.remember(&host("/a"), OsStr::new("n")), ino);
         inodes.forget(ino, 1);
         assert_eq!(inodes.node(ino), Some(host("/a")));
         inodes.forget(ino, 1);
         assert_eq!(inodes.node(ino), None);
         assert_eq!(inodes.len(), 1);
-        assert_eq!(inodes.remember(&host("/a")), ino, "the number is the same the next time");
+        assert_eq!(
+            inodes.remember(&host("/a"), OsStr::new("n")),
+            ino,
+            "the number is the same the next time"
+        );
     }
 
     #[test]
@@ -130,14 +181,17 @@ mod tests {
         let inodes = Inodes::new();
         inodes.forget(ROOT, 100);
         assert_eq!(inodes.node(ROOT), Some(Node::Root));
-        assert_eq!(inodes.remember(&Node::Root), ROOT);
+        assert_eq!(inodes.remember(&Node::Root, OsStr::new("n")), ROOT);
     }
 
     #[test]
     fn nodes_with_one_identity_get_different_numbers() {
         for identity in [|_: &Node| 7, |_: &Node| 0, |_: &Node| u64::MAX] {
             let inodes = Inodes::with_identity(identity);
-            let (a, b) = (inodes.remember(&host("/a")), inodes.remember(&host("/b")));
+            let (a, b) = (
+                inodes.remember(&host("/a"), OsStr::new("n")),
+                inodes.remember(&host("/b"), OsStr::new("n")),
+            );
             assert_ne!(a, b);
             assert!(a > ROOT && b > ROOT);
             inodes.forget(a, 1);

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Fs;
-use super::content::raw_stat;
+use super::content::{raw_stat, version_of};
 use super::node::{At, Control, Node, Part, SessionRef, turn_name, turn_number};
 use super::tree::{Entries, Facts, absent};
+use crate::catalog::View;
 use crate::cut::{self, Undone};
 use crate::session::{History, Refusal, Result, Session, State, Turn};
 
@@ -176,21 +177,18 @@ impl Fs {
                 salvaged(&view.history)?;
                 Ok(Facts::directory(0, view.session.updated))
             }
-            Part::Turn(n) => {
-                let view = self.view(&session.key)?;
-                let turn = turn(&view.history, *n)?;
-                Ok(Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated)))
-            }
+            Part::Turn(n) => self.facts_of_turn(&*self.view(&session.key)?, *n),
             Part::SalvageTurn(n) => {
                 let view = self.view(&session.key)?;
                 let turn = find(salvaged(&view.history)?, *n)?;
-                Ok(Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated)))
+                let facts = Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
+                Ok(Facts { version: version_of(&view, part)?, ..facts })
             }
             Part::Record(n) => {
                 let view = self.view(&session.key)?;
                 let turn = turn(&view.history, *n)?;
-                let size = turn.record_bytes();
-                Ok(Facts::file(size, turn.last.unwrap_or(view.session.updated)))
+                let facts = Facts::file(turn.record_bytes(), turn.last.unwrap_or(view.session.updated));
+                Ok(Facts { version: version_of(&view, part)?, ..facts })
             }
             Part::RecordsHead => {
                 let view = self.view(&session.key)?;
@@ -227,11 +225,25 @@ impl Fs {
                 let text = self.control_text(session, *control).unwrap_or_default();
                 Ok(Facts::file(text.len() as u64, updated()?))
             }
-            Part::Prompt(_) | Part::Context | Part::Meta => {
+            Part::Prompt(n) => {
                 let text = self.text(&Node::Session(session.clone(), part.clone()))?;
-                Ok(Facts::file(text.len() as u64, updated()?))
+                let view = self.view(&session.key)?;
+                let last = turn(&view.history, *n)?.last.unwrap_or(view.session.updated);
+                Ok(Facts { version: Some(text.version), ..Facts::file(text.bytes.len() as u64, last) })
+            }
+            Part::Context | Part::Meta => {
+                let text = self.text(&Node::Session(session.clone(), part.clone()))?;
+                Ok(Facts { version: Some(text.version), ..Facts::file(text.bytes.len() as u64, updated()?) })
             }
         }
+    }
+
+    pub(super) fn facts_of_turn(&self, view: &View, n: u32) -> Result<Facts> {
+        let turn = turn(&view.history, n)?;
+        let facts = Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
+        // What the heading says of a turn without an end depends on who is at it.
+        let lasts = turn.is_open().then_some(super::stale::A_SECOND);
+        Ok(Facts { version: version_of(view, &Part::Turn(n))?, lasts, ..facts })
     }
 
     fn facts_of_directory(&self, session: &SessionRef, part: &Part, updated: Timestamp) -> Result<Facts> {

@@ -50,6 +50,9 @@ pub(super) fn text(fs: &Fs) -> String {
     }
     single(&mut out, "turnfs_parses_total", "counter", "Passes over a transcript.", metrics::parses());
     single(&mut out, "turnfs_stat_total", "counter", "Looks at files that read nothing.", metrics::stats());
+    single(&mut out, "turnfs_inotify_events_total", "counter", "Events heard.", metrics::events());
+    let watched = fs.catalog.watched_directories() as u64;
+    single(&mut out, "turnfs_watched_directories", "gauge", "Directories watched.", watched);
     family(&mut out, "turnfs_fuse_requests_total", "counter", "Requests of the kernel.");
     for op in Op::ALL {
         let requests = REQUESTS[*op as usize].load(Ordering::Relaxed);

@@ -13,6 +13,7 @@ mod inside;
 mod memory;
 mod metrics;
 mod node;
+mod stale;
 mod status;
 mod text;
 mod tree;
@@ -38,6 +39,7 @@ pub use handles::Cache;
 pub use inodes::ROOT;
 pub use metrics::{Op, count};
 pub use node::{Control, Kind};
+pub use stale::{Lasting, Stale};
 pub use tree::Attr;
 
 use handles::{Handle, Handles, Shows, TextHandle};
@@ -54,18 +56,6 @@ pub struct Options {
     pub show_all: bool,
     /// Where the mount is; nothing below it is ever looked at through the host.
     pub mountpoint: PathBuf,
-}
-
-/// How long the kernel may answer from its own memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Caching {
-    pub entries: Duration,
-    pub attributes: Duration,
-}
-
-impl Caching {
-    /// Every look asks, and every answer was compared with the disk.
-    pub const NONE: Caching = Caching { entries: Duration::ZERO, attributes: Duration::ZERO };
 }
 
 /// How a file is to be opened.
@@ -100,7 +90,6 @@ pub struct Fs {
     options: Options,
     /// The spellings of `--project`'s directory.
     projects: Option<Vec<PathBuf>>,
-    caching: Caching,
     inodes: inodes::Inodes,
     handles: Handles,
     host: host::Host,
@@ -117,7 +106,6 @@ impl Fs {
         Fs {
             projects: options.project.as_deref().map(tree::spellings),
             host: host::Host::new(&options.mountpoint),
-            caching: Caching::NONE,
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),
             memory: memory::Memory::default(),
@@ -130,10 +118,6 @@ impl Fs {
         }
     }
 
-    pub fn caching(&self) -> Caching {
-        self.caching
-    }
-
     /// What every request that would change something is answered.
     pub fn refusal(&self) -> Refusal {
         if self.options.read_only { Refusal::ReadOnlyMount } else { Refusal::NotPermitted }
@@ -144,10 +128,11 @@ impl Fs {
     /// # Errors
     /// [`Refusal::NotFound`]; or why what is there cannot be shown.
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
+        let heard = self.heard();
         let node = self.child(&self.node(parent)?, name)?;
         let facts = self.facts(&node)?;
-        let ino = self.inodes.remember(&node);
-        Ok(self.attr(ino, &node, facts))
+        let ino = self.inodes.remember(&node, name);
+        Ok(self.attr(ino, &node, facts, heard))
     }
 
     /// The kernel forgot that many answers about a node.
@@ -158,6 +143,7 @@ impl Fs {
     /// # Errors
     /// [`Refusal::NotFound`] when it is gone; or why it cannot be shown.
     pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<Attr> {
+        let heard = self.heard();
         let node = self.node(ino)?;
         let mut facts = self.facts(&node)?;
         // Whoever reads through a handle reads its version, whatever the file has become.
@@ -165,9 +151,9 @@ impl Fs {
             && let Shows::Text(text) = &handle.shows
         {
             self.grow(handle.ino, text);
-            facts.size = text.text.lock().len() as u64;
+            facts.size = text.len();
         }
-        Ok(self.attr(ino, &node, facts))
+        Ok(self.attr(ino, &node, facts, heard))
     }
 
     /// Changes of attributes: a control file may be truncated to nothing and touched, which does nothing.
@@ -249,14 +235,19 @@ impl Fs {
         cookie: u64,
         mut sink: impl FnMut(DirEntry<'_>, Attr) -> bool,
     ) -> Result<()> {
+        let heard = self.heard();
         let handle = self.handle(handle)?;
         for (entry, node) in entries_from(&handle, cookie)? {
             // What cannot be looked at is still an entry; looking at it itself tells why.
             let unknown = tree::Facts::file(0, self.started);
-            let facts = if entry.name == ".." { unknown } else { self.facts(node).unwrap_or(unknown) };
             let is_dot = entry.name == "." || entry.name == "..";
-            let ino = if is_dot { self.inodes.number(node) } else { self.inodes.remember(node) };
-            let full = sink(DirEntry { ino, ..entry }, self.attr(ino, node, facts));
+            let facts = if is_dot { Err(()) } else { self.facts(node).map_err(drop) };
+            let ino = if is_dot { self.inodes.number(node) } else { self.inodes.remember(node, entry.name) };
+            let attr = match facts {
+                Ok(facts) => self.attr(ino, node, facts, heard),
+                Err(()) => Attr { lasting: Lasting::NOT, ..self.attr(ino, node, unknown, heard) },
+            };
+            let full = sink(DirEntry { ino, ..entry }, attr);
             if full {
                 if !is_dot {
                     self.inodes.forget(ino, 1);
@@ -287,19 +278,22 @@ impl Fs {
         }
         if let Node::Session(session, Part::RawFile(name)) = &node {
             let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
-            let told = self.inodes.told(ino, |told| told.size).flatten();
-            let cache = if told == Some(found.stat.len) { Cache::Fresh } else { Cache::Direct };
+            let told = self.inodes.told(ino, |told| told.facts).flatten();
+            let cache = if told.map(|facts| facts.size) == Some(found.stat.len) {
+                Cache::Fresh
+            } else {
+                Cache::Direct
+            };
             let shows = Shows::Raw { session: session.clone(), name: name.clone(), stat: found.stat };
             return Ok(opened(shows, cache));
         }
-        let text = self.text(&node)?;
-        let cache = match &node {
+        let mut text = self.open_text(ino, &node)?;
+        text.cache = match &node {
             Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta) => Cache::Direct,
-            _ => handles::admit(&self.inodes, ino, &text),
+            _ => handles::admit(&self.inodes, ino, text.version(), text.len()),
         };
-        let grows = self.can_grow(&node).then(|| node.clone());
-        let text = parking_lot::Mutex::new(Arc::new(text));
-        Ok(opened(Shows::Text(TextHandle { text, cache, grows }), cache))
+        let cache = text.cache;
+        Ok(opened(Shows::Text(text), cache))
     }
 
     /// Gives at most `size` bytes from `offset` on to `with`.
@@ -311,11 +305,11 @@ impl Fs {
         let size = size as usize;
         match &handle.shows {
             Shows::Text(open) => {
-                let end = open.text.lock().len() as u64;
-                if offset + size as u64 > end {
-                    self.grow(handle.ino, open);
-                }
-                let text = open.text.lock().clone();
+                let text = self.text_of(open)?;
+                let text = match offset + size as u64 > text.len() as u64 && self.grow(handle.ino, open) {
+                    true => self.text_of(open)?,
+                    false => text,
+                };
                 Ok(with(part_of(&text, offset, size)))
             }
             Shows::Raw { session, name, stat } => {
@@ -330,14 +324,21 @@ impl Fs {
         }
     }
 
-    /// Writes into a control file: does what the bytes say, completely, and only then returns.
+    /// Writes into a control file: does what the bytes say, completely, and only then returns. `stale` gets
+    /// what the kernel must have forgotten before the writer goes on.
     ///
     /// # Errors
     /// Why it is refused; nothing was done then.
-    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8], stale: &mut Vec<Stale>) -> Result<()> {
         let _running = self.commands.read();
         match &self.handle(handle)?.shows {
-            Shows::Control(control) => control.write(self, offset, bytes),
+            Shows::Control(control) => {
+                let done = control.write(self, offset, bytes);
+                if let Some(changed) = control.changed(self, &done) {
+                    *stale = self.stale(&changed);
+                }
+                done
+            }
             _ => Err(self.refusal()),
         }
     }
@@ -373,13 +374,11 @@ impl Fs {
     }
 
     /// The attributes as they are told to the kernel.
-    fn attr(&self, ino: u64, node: &Node, facts: tree::Facts) -> Attr {
-        let kind = node.kind();
-        if kind == Kind::File {
-            self.inodes.told(ino, |told| told.size = Some(facts.size));
-        }
-        let tree::Facts { size, mtime, links } = facts;
-        Attr { ino, kind, mode: node.mode(), size, mtime, links }
+    fn attr(&self, ino: u64, node: &Node, facts: tree::Facts, heard: u64) -> Attr {
+        let lasting = self.lasting(ino, node, &facts, heard);
+        self.inodes.told(ino, |told| told.facts = Some(facts));
+        let tree::Facts { size, mtime, links, .. } = facts;
+        Attr { ino, kind: node.kind(), mode: node.mode(), size, mtime, links, lasting }
     }
 
     /// The session's view, true to the disk.
@@ -400,19 +399,19 @@ impl Fs {
         }
     }
 
-    /// Lets an open last turn grow with its file, if what was shown is still its beginning (`tail -f`). A
-    /// turn that was rewritten stays what it was when it was opened.
-    fn grow(&self, ino: u64, open: &TextHandle) {
-        let Some(node) = &open.grows else { return };
-        let before = open.text.lock().clone();
-        let size = self.facts(node).map(|facts| facts.size);
-        if size.is_ok_and(|size| size > before.len() as u64)
-            && let Ok(now) = self.text(node)
-            && now.starts_with(&before)
-        {
-            handles::grew(&self.inodes, ino, open.cache, &now);
-            *open.text.lock() = Arc::new(now);
+    /// Lets an open last turn grow with its file, if what was shown is still its beginning (`tail -f`);
+    /// whether it did. A turn that was rewritten stays what it was when it was opened.
+    fn grow(&self, ino: u64, open: &TextHandle) -> bool {
+        if !open.grows || !self.facts(&open.node).is_ok_and(|facts| facts.size > open.len()) {
+            return false;
         }
+        let (Ok(before), Ok(now)) = (self.text_of(open), self.text(&open.node)) else { return false };
+        if !now.bytes.starts_with(&before) {
+            return false;
+        }
+        handles::grew(&self.inodes, ino, open.cache, now.version);
+        open.grow(now.bytes, now.version);
+        true
     }
 
     /// The size of a file in `.turnfs`. The summary looks at every session, which is too much for a size: it

@@ -207,8 +207,8 @@ fn what_was_written_is_followed_by_the_answer() {
     let sample = Sample::of("a-plain");
     let fork = sample.ino(&format!("{}/fork", sample.session())).unwrap();
     let handle = sample.fs.open(fork, Access { write: true, truncate: false }).unwrap().handle;
-    sample.fs.write(handle, 0, b"\n").unwrap();
-    sample.fs.write(handle, 0, b"1\n").unwrap();
+    sample.fs.write(handle, 0, b"\n", &mut Vec::new()).unwrap();
+    sample.fs.write(handle, 0, b"1\n", &mut Vec::new()).unwrap();
     let read = |offset| sample.fs.read(handle, offset, 4096, <[u8]>::to_vec).unwrap();
     let id = String::from_utf8(read(2)).unwrap();
     assert_eq!(read(2 + id.len() as u64), b"");
@@ -216,7 +216,7 @@ fn what_was_written_is_followed_by_the_answer() {
     assert_eq!(read(id.len() as u64), b"");
     let listing = sample.fs.catalog.listing().unwrap();
     assert!(listing.all().iter().any(|(_, listed)| format!("{}\n", listed.session.id) == id));
-    assert_eq!(sample.fs.write(handle, 2, b"0\n").unwrap_err().errno(), Errno::INVAL);
+    assert_eq!(sample.fs.write(handle, 2, b"0\n", &mut Vec::new()).unwrap_err().errno(), Errno::INVAL);
     assert_eq!(sample.fs.catalog.listing().unwrap().all().len(), 2, "the second command did nothing");
 }
 
@@ -253,7 +253,7 @@ fn an_open_turn_stays_the_version_that_was_opened() {
     let handle = sample.fs.open(sample.ino(&path).unwrap(), Access::default()).unwrap().handle;
     let undo = sample.ino(&format!("{}/undo", sample.session())).unwrap();
     let control = sample.fs.open(undo, WRITE).unwrap().handle;
-    sample.fs.write(control, 0, b"1").unwrap();
+    sample.fs.write(control, 0, b"1", &mut Vec::new()).unwrap();
     assert_eq!(sample.fs.read(handle, 0, 1 << 20, <[u8]>::to_vec).unwrap(), before);
     assert_eq!(sample.ino(&path).unwrap_err().errno(), Errno::NOENT);
 }

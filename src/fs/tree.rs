@@ -5,11 +5,13 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::host::{Found, relative};
 use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
+use super::stale::Lasting;
 use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
 use crate::session::{Refusal, Result};
@@ -27,28 +29,35 @@ pub struct Attr {
     /// Hard links. Of a directory: two and one for each directory in it, or 1 where counting them would
     /// mean reading a transcript (the convention for "not counted").
     pub links: u32,
+    /// How long all this may be remembered.
+    pub lasting: Lasting,
 }
 
 /// The part of [`Attr`] that does not follow from the node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub size: u64,
     pub mtime: Timestamp,
     pub links: u32,
+    /// Of a file: which text it is, where that is known without the text.
+    pub version: Option<u128>,
+    /// The answer must not be remembered for longer.
+    pub lasts: Option<Duration>,
 }
 
 impl Facts {
     pub fn file(size: u64, mtime: Timestamp) -> Facts {
-        Facts { size, mtime, links: 1 }
+        Facts { size, mtime, links: 1, version: None, lasts: None }
     }
 
     /// A directory with so many directories in it.
     pub fn directory(within: usize, mtime: Timestamp) -> Facts {
-        Facts { size: 0, mtime, links: 2 + within as u32 }
+        Facts { links: 2 + within as u32, ..Facts::file(0, mtime) }
     }
 
     /// A directory of which it would cost too much to know.
     pub fn uncounted(mtime: Timestamp) -> Facts {
-        Facts { size: 0, mtime, links: 1 }
+        Facts::file(0, mtime)
     }
 }
 

@@ -18,6 +18,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::notices::Notices;
 use crate::fs::{self, Attr, Cache, Fs, Kind, Op};
 use crate::session::Refusal;
 
@@ -30,14 +31,15 @@ pub(super) struct Adapter {
     fs: Arc<Fs>,
     /// Whose files these are.
     owner: (u32, u32),
+    notices: Notices,
     /// Dropped with the adapter: tells that the session has ended.
     _alive: Sender<()>,
 }
 
 impl Adapter {
-    pub fn new(fs: Arc<Fs>, alive: Sender<()>) -> Adapter {
+    pub fn new(fs: Arc<Fs>, notices: Notices, alive: Sender<()>) -> Adapter {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Adapter { fs, owner, _alive: alive }
+        Adapter { fs, owner, notices, _alive: alive }
     }
 
     /// Does what a request asks for. A bug costs one answer, not the thread that gives it.
@@ -89,6 +91,28 @@ impl Adapter {
     }
 }
 
+/// The attributes of what is not there.
+fn nothing() -> FileAttr {
+    let never = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        crtime: never,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
 fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
@@ -130,12 +154,19 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let caching = self.fs.caching();
+        let heard = self.fs.heard();
         match self.answer(Op::Lookup, |fs| fs.lookup(parent.0, name)) {
             Ok(attr) => {
-                reply.entry_with_ttls(&caching.attributes, &caching.entries, &self.attr(&attr), Generation(0))
+                let fs::Lasting { entry, attributes } = attr.lasting;
+                reply.entry_with_ttls(&attributes, &entry, &self.attr(&attr), Generation(0));
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => match self.fs.absence_lasts(parent.0, name, heard) {
+                // Number 0 says that there is nothing, for as long.
+                Some(lasts) if errno == Errno::ENOENT => {
+                    reply.entry_with_ttls(&lasts, &lasts, &nothing(), Generation(0));
+                }
+                _ => reply.error(errno),
+            },
         }
     }
 
@@ -146,7 +177,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.answer(Op::Getattr, |fs| fs.getattr(ino.0, handle.map(|handle| handle.0))) {
-            Ok(attr) => reply.attr(&self.fs.caching().attributes, &self.attr(&attr)),
+            Ok(attr) => reply.attr(&attr.lasting.attributes, &self.attr(&attr)),
             Err(errno) => reply.error(errno),
         }
     }
@@ -172,7 +203,7 @@ impl Filesystem for Adapter {
         let times = atime.is_some() || mtime.is_some();
         let anything_else = mode.is_some() || uid.is_some() || gid.is_some() || !(times || size.is_some());
         match self.answer(Op::Setattr, |fs| fs.setattr(ino.0, size, anything_else)) {
-            Ok(attr) => reply.attr(&self.fs.caching().attributes, &self.attr(&attr)),
+            Ok(attr) => reply.attr(&attr.lasting.attributes, &self.attr(&attr)),
             Err(errno) => reply.error(errno),
         }
     }
@@ -232,9 +263,17 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.answer(Op::Write, |fs| fs.write(handle.0, offset, data)) {
-            Ok(()) => reply.written(data.len() as u32),
+        let mut stale = Vec::new();
+        let done = self.answer(Op::Write, |fs| fs.write(handle.0, offset, data, &mut stale));
+        let written = data.len() as u32;
+        let answer = move || match done {
+            Ok(()) => reply.written(written),
             Err(errno) => reply.error(errno),
+        };
+        if stale.is_empty() {
+            answer();
+        } else {
+            self.notices.forget_then(stale, answer);
         }
     }
 
@@ -305,12 +344,12 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        // fuser has one time for both kinds of knowledge here.
-        let ttl = self.fs.caching().attributes.min(self.fs.caching().entries);
         let filled = self.answer(Op::Readdirplus, |fs| {
             fs.readdirplus(handle.0, offset, |entry, attr| {
+                // fuser has one time for both kinds of knowledge here.
+                let lasts = attr.lasting.entry.min(attr.lasting.attributes);
                 let attr = self.attr(&attr);
-                reply.add(attr.ino, entry.cookie, entry.name, &ttl, &attr, Generation(0))
+                reply.add(attr.ino, entry.cookie, entry.name, &lasts, &attr, Generation(0))
             })
         });
         match filled {

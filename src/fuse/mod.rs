@@ -5,6 +5,7 @@
 
 mod adapter;
 mod mounted;
+mod notices;
 
 use std::io;
 use std::path::Path;
@@ -15,6 +16,7 @@ use fuser::{Config, MountOption, SessionACL};
 
 use crate::fs::Fs;
 pub use mounted::Mounted;
+pub use notices::Notices;
 
 /// Threads that answer requests: one slow request must not stop the others.
 const THREADS: usize = 4;
@@ -35,9 +37,11 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: MountOptions) -> io::Resul
     let mountpoint = mountpoint.canonicalize()?;
     // The adapter is dropped when the session has ended, by whomever: that closes this channel.
     let (alive, ended) = mpsc::channel();
-    let adapter = adapter::Adapter::new(fs, alive);
+    let (notices, queue) = notices::queue();
+    let adapter = adapter::Adapter::new(fs, notices.clone(), alive);
     let session = fuser::spawn_mount(adapter, &mountpoint, &config(options))?;
-    Mounted::new(session, mountpoint, ended)
+    queue.run(session.notifier())?;
+    Mounted::new(session, mountpoint, notices, ended)
 }
 
 fn config(options: MountOptions) -> Config {

@@ -7,10 +7,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use fuser::{BackgroundSession, Notifier};
+use fuser::BackgroundSession;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+
+use super::Notices;
 
 /// How long an unmount waits for the session to end.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -21,9 +23,10 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 pub struct Mounted {
     /// Never dropped: its guard unmounts by path, even after the session has ended and the path is
     /// somebody else's.
-    session: ManuallyDrop<BackgroundSession>,
+    _session: ManuallyDrop<BackgroundSession>,
     mountpoint: PathBuf,
     device: (u32, u32),
+    notices: Notices,
     /// Disconnected when the session has ended.
     ended: Receiver<()>,
 }
@@ -32,10 +35,13 @@ impl Mounted {
     pub(super) fn new(
         session: BackgroundSession,
         mountpoint: PathBuf,
+        notices: Notices,
         ended: Receiver<()>,
     ) -> io::Result<Mounted> {
         match device_at(&mountpoint) {
-            Ok(device) => Ok(Mounted { session: ManuallyDrop::new(session), mountpoint, device, ended }),
+            Ok(device) => {
+                Ok(Mounted { _session: ManuallyDrop::new(session), mountpoint, device, notices, ended })
+            }
             Err(errno) => {
                 // The mount is a moment old and ours: here fuser's own way to end it is right.
                 session.umount_and_join()?;
@@ -50,8 +56,8 @@ impl Mounted {
     }
 
     /// Tells the kernel what to forget.
-    pub fn notifier(&self) -> Notifier {
-        self.session.notifier()
+    pub fn notices(&self) -> Notices {
+        self.notices.clone()
     }
 
     /// Waits until the file system is unmounted, by whomever.

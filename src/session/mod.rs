@@ -59,7 +59,7 @@ pub enum Place {
 }
 
 /// A session as far as it is known without reading its whole transcript.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub key: SessionKey,
     /// The agent's own id.

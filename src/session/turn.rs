@@ -64,7 +64,7 @@ impl fmt::Display for Confidence {
 }
 
 /// One turn of a session, as found in the one pass over its transcript.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Number in the whole history, from 0.
     pub n: u32,

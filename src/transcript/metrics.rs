@@ -36,6 +36,7 @@ const KINDS: usize = ReadKind::ALL.len();
 static BYTES: [[AtomicU64; KINDS]; AGENTS] = [const { [const { AtomicU64::new(0) }; KINDS] }; AGENTS];
 static PARSES: AtomicU64 = AtomicU64::new(0);
 static STATS: AtomicU64 = AtomicU64::new(0);
+static EVENTS: AtomicU64 = AtomicU64::new(0);
 
 /// Counts bytes read from a store.
 pub fn count_bytes(agent: AgentKind, kind: ReadKind, bytes: u64) {
@@ -52,6 +53,11 @@ pub fn count_stats(stats: u64) {
     STATS.fetch_add(stats, Ordering::Relaxed);
 }
 
+/// Counts one event of inotify, also those that mean nothing.
+pub fn count_event() {
+    EVENTS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Bytes read since the process started.
 pub fn bytes(agent: AgentKind, kind: ReadKind) -> u64 {
     BYTES[agent as usize][kind as usize].load(Ordering::Relaxed)
@@ -63,4 +69,8 @@ pub fn parses() -> u64 {
 
 pub fn stats() -> u64 {
     STATS.load(Ordering::Relaxed)
+}
+
+pub fn events() -> u64 {
+    EVENTS.load(Ordering::Relaxed)
 }

@@ -78,3 +78,17 @@ pub fn hash(root: &Path, file: &Path) -> Result<(Option<u64>, FileHash)> {
         None => Ok((None, FileHash::of(b""))),
     }
 }
+
+/// Hash of the first `len` bytes of a store's file; `None` if it is not there or shorter.
+///
+/// # Errors
+/// What prevents reading.
+pub fn hash_prefix(root: &Path, file: &Path, len: u64) -> Result<Option<FileHash>> {
+    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
+    match opened.map(|opened| scan::hash_first(&opened, len)) {
+        Some(Ok(hash)) => Ok(Some(hash)),
+        Some(Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+        Some(Err(error)) => Err(Refusal::io("cannot read", &root.join(file), error)),
+        None => Ok(None),
+    }
+}

@@ -78,19 +78,24 @@ pub fn scan<T>(
 /// # Errors
 /// What prevents reading.
 pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
-    let hash_only = |len| {
-        let mut hash = Xxh3::new();
-        let mut chunk = vec![0; CHUNK];
-        let mut at = 0;
-        while at < len {
-            let want = CHUNK.min(usize::try_from(len - at).unwrap_or(CHUNK));
-            let got = read(file, &mut chunk[..want], at)?;
-            hash.update(&chunk[..got]);
-            at += got as u64;
-        }
-        Ok(((), FileHash(hash.digest128())))
-    };
-    Ok(steady(file, path, hash_only)?.1)
+    Ok(steady(file, path, |len| Ok(((), hash_first(file, len)?)))?.1)
+}
+
+/// Hash of the first `len` bytes of `file`.
+///
+/// # Errors
+/// What prevents reading, and a file that is shorter.
+pub(super) fn hash_first(file: &File, len: u64) -> std::io::Result<FileHash> {
+    let mut hash = Xxh3::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut at = 0;
+    while at < len {
+        let want = CHUNK.min(usize::try_from(len - at).unwrap_or(CHUNK));
+        let got = read(file, &mut chunk[..want], at)?;
+        hash.update(&chunk[..got]);
+        at += got as u64;
+    }
+    Ok(FileHash(hash.digest128()))
 }
 
 /// Gives every line of `bytes` to `each`, numbered from `first_line`, with offsets from `first_byte`.

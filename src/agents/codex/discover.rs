@@ -22,6 +22,8 @@ use crate::transcript::{Stat, StoreDir};
 #[derive(Default)]
 pub struct Memory {
     pub heads: Heads,
+    /// The folders that the last look listed.
+    folders: Vec<PathBuf>,
     index: Option<(Stamps, Arc<Index>)>,
     names: Option<(Stat, Arc<HashMap<String, String>>)>,
 }
@@ -80,7 +82,9 @@ impl Memory {
     /// Every rollout file with its head, by rollout id.
     fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
         let mut known: HashMap<String, Known> = HashMap::new();
-        for (id, rollout) in rollouts(store)? {
+        let rollouts = rollouts(store)?;
+        self.folders = rollouts.folders;
+        for (id, rollout) in rollouts.files {
             // A file that went away, or that cannot be read, between the listing and now is not listed.
             let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
             let Ok(head) = self.heads.head(store, &rollout, &stat) else { continue };
@@ -114,6 +118,8 @@ impl Memory {
         let index = self.index(&store)?;
         let names = self.names(&store)?;
         found.top.problems.extend(index.problem.clone());
+        found.top.directories.push(PathBuf::new());
+        found.top.directories.append(&mut self.folders);
         let mut threads: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
         for one in known.values() {
             threads.entry(&one.rollout.thread).or_default().push(one);

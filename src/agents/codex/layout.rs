@@ -69,32 +69,42 @@ impl Rollout {
     }
 }
 
-/// Every rollout file of a store, by rollout id. Costs one readdir for each folder.
+/// The rollout files of a store.
+#[derive(Default)]
+pub struct Rollouts {
+    /// By rollout id.
+    pub files: BTreeMap<String, Rollout>,
+    /// The folders that were listed, relative to the store's root.
+    pub folders: Vec<PathBuf>,
+}
+
+/// Every rollout file of a store. Costs one readdir for each folder.
 ///
 /// Where a plain and a compressed file of one name exist, the plain one counts, as it does for the client.
 ///
 /// # Errors
 /// What prevents listing a folder.
-pub fn rollouts(store: &StoreDir) -> Result<BTreeMap<String, Rollout>> {
-    let mut found = BTreeMap::new();
+pub fn rollouts(store: &StoreDir) -> Result<Rollouts> {
+    let mut found = Rollouts::default();
     collect(store, Path::new(ARCHIVED), 0, &mut found)?;
     collect(store, Path::new(SESSIONS), 3, &mut found)?;
     Ok(found)
 }
 
 /// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
-fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut BTreeMap<String, Rollout>) -> Result<()> {
+fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut Rollouts) -> Result<()> {
     let Some(opened) = store.dir(dir)? else { return Ok(()) };
+    found.folders.push(dir.to_owned());
     for entry in opened.entries()? {
         let path = dir.join(&entry.name);
         match entry.kind {
             EntryKind::Dir if depth > 0 => collect(store, &path, depth - 1, found)?,
             EntryKind::File => {
                 let Some(rollout) = Rollout::named(&path) else { continue };
-                match found.get(&rollout.id) {
+                match found.files.get(&rollout.id) {
                     Some(other) if !other.compressed() && rollout.compressed() => {}
                     _ => {
-                        found.insert(rollout.id.clone(), rollout);
+                        found.files.insert(rollout.id.clone(), rollout);
                     }
                 }
             }

@@ -71,7 +71,7 @@ impl Agent for Codex {
         {
             return Ok(true);
         }
-        let all = layout::rollouts(&store)?;
+        let all = layout::rollouts(&store)?.files;
         let mut own: Vec<_> = all.values().filter(|rollout| rollout.thread == session.id).collect();
         own.sort_by_key(|rollout| rollout.age());
         Ok(discover::current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))

@@ -102,9 +102,10 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         found: Discovery::default(),
         known: HashMap::new(),
     };
+    look.found.directories.push(PathBuf::new());
     let sessions = match store.dir(Path::new(SESSIONS)) {
         Ok(Some(sessions)) => sessions,
-        Ok(None) => return Ok(Discovery::default()),
+        Ok(None) => return Ok(look.found),
         Err(refusal) => {
             look.problem(SESSIONS.into(), refusal.to_string());
             return Ok(look.found);
@@ -120,6 +121,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     if let Err(what) = &projects.listed {
         look.problem(INDEX.into(), what.clone());
     }
+    look.found.directories.push(SESSIONS.into());
     for group in sessions.entries()? {
         look.group(&sessions, &group, &projects);
     }
@@ -152,6 +154,7 @@ impl Look<'_> {
             return;
         }
         let Some(name) = self.usable(&path, entry) else { return };
+        self.found.directories.push(path.clone());
         let listed = match sessions.dir(Path::new(name)) {
             Ok(Some(group)) => group.entries().map(|entries| (group, entries)),
             Ok(None) => return,
@@ -174,6 +177,9 @@ impl Look<'_> {
                 }
                 let path = path.join(&entry.name);
                 let Some(name) = self.usable(&path, entry) else { continue };
+                if !is_flat {
+                    self.found.directories.push(path.clone());
+                }
                 let id = if is_flat { name.trim_end_matches(".jsonl") } else { name };
                 // The client renames <id>.jsonl into <id>/; a copy left beside it is not read any more.
                 if id.is_empty() || (is_flat && dirs.binary_search(&id).is_ok()) {

@@ -104,7 +104,11 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let Some(store) = StoreDir::open(root)? else { return Ok(Discovery::default()) };
     let read_at = Timestamp::now();
     let dir_stat = store.stat(Path::new(SESSIONS))?;
-    let Some(dir) = store.dir(Path::new(SESSIONS))? else { return Ok(Discovery::default()) };
+    let mut directories = vec![PathBuf::new()];
+    let Some(dir) = store.dir(Path::new(SESSIONS))? else {
+        return Ok(Discovery { directories, ..Discovery::default() });
+    };
+    directories.push(SESSIONS.into());
     let index_stat = store.stat(Path::new(INDEX))?;
     let known = remembered(previous);
     let (index, damage, index_hash) = read_index(&store, known, index_stat)?;
@@ -151,7 +155,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let remembered =
         Remembered { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
     let indexes = vec![INDEX.into()];
-    Ok(Discovery { sessions, problems, indexes, memory: Memory::new(remembered) })
+    Ok(Discovery { sessions, problems, indexes, directories, memory: Memory::new(remembered) })
 }
 
 /// The index as it is now, or the last sound one with what is wrong now.

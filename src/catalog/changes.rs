@@ -1,0 +1,222 @@
+//! From what was heard to what changed: which sessions, and whether the list of them is another one.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::listing::Seen;
+use super::watch::News;
+use super::{Catalog, Watching};
+use crate::session::{Session, SessionKey};
+
+/// How often the directories of a look are watched and looked at again while new ones appear.
+const ROUNDS: u32 = 8;
+/// A look at a whole store may take at most this share of the time; longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is not as it was.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// These may show something else, or be gone.
+    pub sessions: HashSet<SessionKey>,
+    /// The list of sessions, their order or their times.
+    pub listing: bool,
+    /// Anything may have changed: events were lost.
+    pub everything: bool,
+}
+
+impl Changed {
+    /// One session.
+    pub fn of(key: SessionKey) -> Changed {
+        Changed { sessions: HashSet::from([key]), ..Changed::default() }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.sessions.is_empty() && !self.listing && !self.everything
+    }
+}
+
+impl Catalog {
+    /// Begins to watch the stores. `tell` is called with each change, on a thread of its own and with no
+    /// lock held; from then on the list of sessions is believed for as long as nothing is heard.
+    ///
+    /// # Errors
+    /// Where the system cannot do it: everything is right without, but looked at each time.
+    pub fn watch(self: &Arc<Self>, tell: impl Fn(Changed) + Send + 'static) -> io::Result<()> {
+        self.watch.begin().map_err(io::Error::other)?;
+        let catalog = self.clone();
+        let listen = move || {
+            loop {
+                let news = catalog.watch.next(catalog.has_to_poll());
+                let began = Instant::now();
+                let (changed, looked) = catalog.take_in(news);
+                if !changed.is_nothing() {
+                    tell(changed);
+                }
+                if looked {
+                    // What is written to all the time must not keep a processor busy.
+                    std::thread::sleep((began.elapsed() * 2).min(LONGEST_PAUSE));
+                }
+            }
+        };
+        std::thread::Builder::new().name("changes".into()).spawn(listen).map(drop)
+    }
+
+    /// Says that this session was changed by ourselves, and what that changed. Until the event comes, and
+    /// every directory is known to be watched again, nothing is believed.
+    pub fn changed_by_us(&self, key: &SessionKey) -> Changed {
+        self.watch.tell_of(key.absolute());
+        self.forget(key);
+        Changed { listing: true, ..Changed::of(key.clone()) }
+    }
+
+    /// Counts what was heard: equal before and after something means that nothing changed meanwhile, as far
+    /// as is known.
+    pub fn heard(&self) -> u64 {
+        self.watch.events()
+    }
+
+    /// Whether every change of this session will be told.
+    pub fn is_pushed(&self, key: &SessionKey) -> bool {
+        let store =
+            self.stores.iter().position(|store| store.root == key.root && store.agent.kind() == key.agent);
+        store.is_some_and(|store| self.watch.covers(store))
+    }
+
+    /// Whether every change of the list of sessions will be told (of a store that is not there, within a
+    /// second).
+    pub fn listing_is_pushed(&self) -> bool {
+        let seen = self.seen.read();
+        (0..self.stores.len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
+    }
+
+    /// How the changes of each store are noticed, in the order of [`Catalog::stores`].
+    pub fn watching(&self) -> Vec<Watching> {
+        (0..self.stores.len()).map(|store| self.watch.state(store)).collect()
+    }
+
+    /// How many directories are watched.
+    pub fn watched_directories(&self) -> usize {
+        self.watch.len()
+    }
+
+    fn has_to_poll(&self) -> bool {
+        let seen = self.seen.read();
+        (0..self.stores.len()).any(|store| match self.watch.state(store) {
+            Watching::Polled(_) => true,
+            Watching::Looked | Watching::Pushed => seen.is_absent(store),
+        })
+    }
+
+    /// What the news mean, and whether a whole store was looked at for it.
+    fn take_in(&self, news: News) -> (Changed, bool) {
+        let before = self.seen.read().clone();
+        let mut changed = Changed { everything: news.everything, ..Changed::default() };
+        let mut look = news.everything || news.poll;
+        for path in &news.paths {
+            look |= !before.concerned_by(path, &self.stores, &mut changed.sessions);
+        }
+        if news.poll {
+            // What nobody tells of may have changed.
+            changed.sessions.extend(self.polled_sessions(&before));
+        }
+        let after = if look { None } else { self.look_at(&changed.sessions, &news.heard) };
+        let looked = after.is_none();
+        let after = after.unwrap_or_else(|| self.look_and_watch());
+        changed.listing = !Arc::ptr_eq(&before.listing, &after.listing);
+        if changed.listing {
+            before.differing(&after, &mut changed.sessions);
+        }
+        (changed, looked)
+    }
+
+    fn polled_sessions(&self, seen: &Seen) -> Vec<SessionKey> {
+        let is_polled = |store: usize| matches!(self.watch.state(store), Watching::Polled(_));
+        let polled: Vec<_> = (0..self.stores.len()).filter(|store| is_polled(*store)).collect();
+        let of = |key: &&SessionKey| {
+            polled.iter().any(|store| {
+                self.stores
+                    .get(*store)
+                    .is_some_and(|store| store.root == key.root && store.agent.kind() == key.agent)
+            })
+        };
+        seen.by_key.keys().filter(of).cloned().collect()
+    }
+
+    /// Looks at every store, and watches all that was found in it.
+    fn look_and_watch(&self) -> Arc<Seen> {
+        for _ in 0..ROUNDS {
+            let seen = match self.look() {
+                Ok(seen) => seen,
+                Err(refusal) => {
+                    log::warn!("cannot look at a store: {refusal}");
+                    break;
+                }
+            };
+            let mut any_new = false;
+            for store in 0..self.stores.len() {
+                let (directories, heard) = seen.directories(store);
+                any_new |= self.watch.cover(store, directories, heard);
+            }
+            if !any_new {
+                return seen;
+            }
+            // What happened in a new directory before it was watched was not heard.
+            seen.distrust();
+        }
+        self.seen.read().clone()
+    }
+}
+
+impl Seen {
+    /// Finds whose file this is; false if that does not tell all that may have changed.
+    fn concerned_by(&self, path: &Path, stores: &[super::Store], sessions: &mut HashSet<SessionKey>) -> bool {
+        let mut all_told = true;
+        for store in stores.iter().filter(|store| path.starts_with(&store.root)) {
+            let Ok(within) = path.strip_prefix(&store.root) else { continue };
+            let of = |path: &Path| SessionKey {
+                agent: store.agent.kind(),
+                root: store.root.clone(),
+                path: path.into(),
+            };
+            // A session is a directory with its files in it, or named by its main file.
+            let near = [Some(within), within.parent()].into_iter().flatten();
+            let own = near.filter_map(|path| self.by_key.get(&of(path))).next();
+            let told = match own {
+                Some(session) => {
+                    sessions.insert(session.key.clone());
+                    session.files.iter().any(|file| file == within)
+                }
+                None => false,
+            };
+            all_told &= told;
+            if told {
+                continue;
+            }
+            let has = |session: &&Arc<Session>| {
+                session.key.root == store.root
+                    && session.files.iter().chain(&session.sidecars).any(|file| file == within)
+            };
+            sessions.extend(self.by_key.values().filter(has).map(|session| session.key.clone()));
+        }
+        all_told
+    }
+
+    /// The sessions that are not in both, not equal in both, or named otherwise.
+    fn differing(&self, other: &Seen, sessions: &mut HashSet<SessionKey>) {
+        for (key, session) in &self.by_key {
+            if other.by_key.get(key).is_none_or(|now| now != session) {
+                sessions.insert(key.clone());
+            }
+        }
+        sessions.extend(other.by_key.keys().filter(|key| !self.by_key.contains_key(key)).cloned());
+        let names = |seen: &Seen| -> HashSet<(SessionKey, String)> {
+            let all = seen.listing.all();
+            all.into_iter().map(|(_, listed)| (listed.session.key.clone(), listed.name.clone())).collect()
+        };
+        let (before, after) = (names(self), names(other));
+        sessions.extend(before.symmetric_difference(&after).map(|(key, _)| key.clone()));
+    }
+}

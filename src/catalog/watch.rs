@@ -1,0 +1,313 @@
+//! Hears of changes in the stores' directories while they happen (inotify), and when it would not.
+//!
+//! Events only push: they say when to look again and what the kernel must forget. That nothing was heard is
+//! believed for one thing alone, the list of sessions, and only while every directory that the list came
+//! from is watched. A history is compared with the disk at each look, whatever was heard.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use notify::event::{EventKind, ModifyKind, RenameMode};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::{Condvar, Mutex};
+
+use super::Store;
+use super::stamp::file_system_is_tested;
+use crate::transcript::metrics::count_event;
+
+/// How long further events are waited for after the first one: a client writes a record in several steps.
+const GATHER: Duration = Duration::from_millis(2);
+/// How often a directory is looked at that cannot be watched.
+const POLL: Duration = Duration::from_secs(1);
+
+/// What was heard since the last time.
+#[derive(Default)]
+pub(super) struct News {
+    /// Absolute; directories as well as files.
+    pub paths: HashSet<PathBuf>,
+    /// Directories that are not watched any more, because they went away.
+    gone: Vec<PathBuf>,
+    /// Events were lost, or nothing is known yet: anything may have changed.
+    pub everything: bool,
+    /// A second has passed and some directory has to be polled.
+    pub poll: bool,
+    /// How much each store had been heard of by then.
+    pub heard: Vec<u64>,
+}
+
+impl News {
+    fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.gone.is_empty() && !self.everything
+    }
+}
+
+/// The watches on all stores.
+pub(super) struct Watch {
+    ears: Arc<Ears>,
+    /// Made by [`Watch::begin`]; without it nothing is heard and nothing believed.
+    watcher: Mutex<Option<RecommendedWatcher>>,
+    watched: Mutex<HashSet<PathBuf>>,
+}
+
+/// What the thread that reads the events shares with everybody.
+struct Ears {
+    stores: Vec<Heard>,
+    news: Mutex<News>,
+    arrived: Condvar,
+}
+
+/// What was heard of one store.
+struct Heard {
+    root: Arc<Path>,
+    /// Events so far.
+    events: AtomicU64,
+    /// `events` at the last one that may have made a directory that nobody watches yet.
+    unsettled: AtomicU64,
+    /// `events` at the beginning of the last look whose directories all are watched, plus one; 0 before.
+    covered: AtomicU64,
+    /// What cannot be watched, and why.
+    polled: Mutex<BTreeMap<PathBuf, String>>,
+}
+
+/// How the changes of one store are noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watching {
+    /// Every directory is watched.
+    Pushed,
+    /// Nothing is believed without a look, or not yet.
+    Looked,
+    /// These directories cannot be watched, for these reasons, and are looked at once a second.
+    Polled(BTreeMap<PathBuf, String>),
+}
+
+impl Watch {
+    pub fn new(stores: &[Store]) -> Watch {
+        let heard = |store: &Store| Heard {
+            root: store.root.clone(),
+            events: AtomicU64::new(0),
+            unsettled: AtomicU64::new(0),
+            covered: AtomicU64::new(0),
+            polled: Mutex::default(),
+        };
+        let ears = Ears {
+            stores: stores.iter().map(heard).collect(),
+            news: Mutex::default(),
+            arrived: Condvar::new(),
+        };
+        Watch { ears: Arc::new(ears), watcher: Mutex::default(), watched: Mutex::default() }
+    }
+
+    /// Begins to listen; nothing is watched yet.
+    ///
+    /// # Errors
+    /// Where the system has no inotify instance left.
+    pub fn begin(&self) -> notify::Result<()> {
+        let ears = self.ears.clone();
+        let watcher = notify::recommended_watcher(move |event| ears.hear(event))?;
+        *self.watcher.lock() = Some(watcher);
+        self.ears.news.lock().everything = true;
+        Ok(())
+    }
+
+    /// How much each store has been heard of.
+    pub fn heard(&self) -> Vec<u64> {
+        self.ears.stores.iter().map(|store| store.events.load(Ordering::SeqCst)).collect()
+    }
+
+    /// All events together: equal before and after something means that nothing was heard meanwhile.
+    pub fn events(&self) -> u64 {
+        self.ears.stores.iter().map(|store| store.events.load(Ordering::SeqCst)).sum()
+    }
+
+    /// Whether whatever changes in this store will be heard.
+    pub fn covers(&self, store: usize) -> bool {
+        self.ears.stores.get(store).is_some_and(Heard::is_covered)
+    }
+
+    pub fn state(&self, store: usize) -> Watching {
+        let Some(heard) = self.ears.stores.get(store) else { return Watching::Looked };
+        let polled = heard.polled.lock();
+        match (polled.is_empty(), heard.is_covered()) {
+            (false, _) => Watching::Polled(polled.clone()),
+            (true, true) => Watching::Pushed,
+            (true, false) => Watching::Looked,
+        }
+    }
+
+    /// An own change, which is known before its event comes.
+    pub fn tell_of(&self, path: PathBuf) {
+        self.ears.note(path, true, false);
+    }
+
+    /// Waits for news; at most a second where something has to be polled.
+    pub fn next(&self, poll: bool) -> News {
+        let mut news = self.ears.news.lock();
+        let end = Instant::now() + POLL;
+        while news.is_empty() {
+            if !poll {
+                self.ears.arrived.wait(&mut news);
+            } else if self.ears.arrived.wait_until(&mut news, end).timed_out() {
+                let heard = self.heard();
+                return News { poll: true, heard, ..News::default() };
+            }
+        }
+        drop(news);
+        std::thread::sleep(GATHER);
+        let mut news = self.ears.news.lock();
+        let heard = self.heard();
+        let news = News { heard, ..std::mem::take(&mut *news) };
+        let mut watched = self.watched.lock();
+        if news.everything {
+            // A directory may have been replaced without our hearing it: every watch is set again.
+            watched.clear();
+        }
+        for gone in &news.gone {
+            watched.remove(gone);
+        }
+        news
+    }
+
+    /// Watches these directories of a store, relative to its root, and no others; `at`: how much of it had
+    /// been heard when the look began that found them. Whether any was new: then what happened in it before
+    /// is not known, and the look must be repeated.
+    pub fn cover(&self, store: usize, directories: &[PathBuf], at: u64) -> bool {
+        let mut watcher = self.watcher.lock();
+        let (Some(heard), Some(watcher)) = (self.ears.stores.get(store), watcher.as_mut()) else {
+            return false;
+        };
+        if directories.is_empty() {
+            // Nothing is heard of a store that is not there: it is looked at now and then.
+            heard.polled.lock().clear();
+            return false;
+        }
+        if !file_system_is_tested(&heard.root) {
+            return false;
+        }
+        let wanted: HashSet<PathBuf> = directories
+            .iter()
+            .map(
+                |dir| {
+                    if dir.as_os_str().is_empty() { heard.root.to_path_buf() } else { heard.root.join(dir) }
+                },
+            )
+            .collect();
+        let mut watched = self.watched.lock();
+        let old: Vec<PathBuf> = watched
+            .iter()
+            .filter(|dir| dir.starts_with(&heard.root) && !wanted.contains(*dir))
+            .cloned()
+            .collect();
+        for dir in old {
+            watched.remove(&dir);
+            // It may have gone by itself.
+            if let Err(error) = watcher.unwatch(&dir) {
+                log::debug!("not watched any more: {}: {error}", dir.display());
+            }
+        }
+        let mut polled = BTreeMap::new();
+        let mut any_new = false;
+        for dir in wanted {
+            if watched.contains(&dir) {
+                continue;
+            }
+            match watcher.watch(&dir, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    watched.insert(dir);
+                    any_new = true;
+                }
+                // It went away again; that was heard.
+                Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) => any_new = true,
+                Err(error) => {
+                    polled.insert(dir, reason(&error));
+                }
+            }
+        }
+        let all = polled.is_empty();
+        let mut known = heard.polled.lock();
+        if let (Some((dir, why)), true) = (polled.iter().next(), known.is_empty()) {
+            log::warn!(
+                "{} directories of {} are looked at once a second ({}: {why})",
+                polled.len(),
+                heard.root.display(),
+                dir.display()
+            );
+        }
+        *known = polled;
+        if !any_new && all {
+            heard.covered.fetch_max(at + 1, Ordering::SeqCst);
+        }
+        any_new
+    }
+
+    /// How many directories are watched.
+    pub fn len(&self) -> usize {
+        self.watched.lock().len()
+    }
+}
+
+fn reason(error: &notify::Error) -> String {
+    match error.kind {
+        notify::ErrorKind::MaxFilesWatch => {
+            "no inotify watches are left; raise /proc/sys/fs/inotify/max_user_watches".into()
+        }
+        _ => error.to_string(),
+    }
+}
+
+impl Heard {
+    fn is_covered(&self) -> bool {
+        let covered = self.covered.load(Ordering::SeqCst);
+        covered > self.unsettled.load(Ordering::SeqCst)
+    }
+}
+
+impl Ears {
+    /// Called on notify's thread for each event, in order.
+    fn hear(&self, event: notify::Result<notify::Event>) {
+        count_event();
+        let event = match event {
+            Ok(event) if event.need_rescan() => return self.lose("events were lost"),
+            Ok(event) => event,
+            Err(error) => return self.lose(&error.to_string()),
+        };
+        let (settled, gone) = match event.kind {
+            // Ours too, and nothing changes by it.
+            EventKind::Access(_) => return,
+            EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Metadata(_)) => (true, false),
+            EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => (false, true),
+            _ => (false, false),
+        };
+        for path in event.paths {
+            self.note(path, !settled, gone);
+        }
+    }
+
+    fn note(&self, path: PathBuf, unsettles: bool, gone: bool) {
+        let mut news = self.news.lock();
+        for store in self.stores.iter().filter(|store| path.starts_with(&store.root)) {
+            let event = store.events.fetch_add(1, Ordering::SeqCst) + 1;
+            if unsettles {
+                store.unsettled.fetch_max(event, Ordering::SeqCst);
+            }
+        }
+        if gone {
+            news.gone.push(path.clone());
+        }
+        news.paths.insert(path);
+        self.arrived.notify_one();
+    }
+
+    fn lose(&self, what: &str) {
+        log::warn!("{what}; every store is looked at again");
+        let mut news = self.news.lock();
+        for store in &self.stores {
+            let event = store.events.fetch_add(1, Ordering::SeqCst) + 1;
+            store.unsettled.fetch_max(event, Ordering::SeqCst);
+        }
+        news.everything = true;
+        self.arrived.notify_one();
+    }
+}

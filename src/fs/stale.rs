@@ -1,0 +1,199 @@
+//! How long the kernel may answer from its own memory, and what it must forget when something changed.
+//!
+//! What changes only by an event that we hear lasts until then; all else is asked for each time. What was
+//! told of a node is noted with it, so that a change takes back exactly what is not true any more.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Fs;
+use super::node::{Dot, Node, Part, SessionRef};
+use super::tree::Facts;
+use crate::catalog::{Changed, View};
+use crate::session::SessionKey;
+
+/// Until it is taken back.
+const LASTING: Duration = Duration::from_secs(365 * 24 * 3600);
+/// What depends on who has a session open: that is asked at most once a second.
+pub(super) const A_SECOND: Duration = Duration::from_secs(1);
+/// How long the kernel may remember an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lasting {
+    /// That the name leads there.
+    pub entry: Duration,
+    pub attributes: Duration,
+}
+
+impl Lasting {
+    pub(super) const NOT: Lasting = Lasting { entry: Duration::ZERO, attributes: Duration::ZERO };
+
+    fn both(lasts: Duration) -> Lasting {
+        Lasting { entry: lasts, attributes: lasts }
+    }
+}
+
+/// Something that the kernel must forget.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Stale {
+    /// What a name in a directory leads to, or that it leads nowhere.
+    Entry { parent: u64, name: OsString },
+    /// A node's attributes.
+    Attributes { ino: u64 },
+    /// A file's attributes, and its bytes from `from` on.
+    Content { ino: u64, from: u64 },
+}
+
+impl Fs {
+    /// How long an answer about a node may be remembered. `heard`: how much had been heard before the answer
+    /// was made; if there is news since then it may be wrong already.
+    pub(super) fn lasting(&self, ino: u64, node: &Node, facts: &Facts, heard: u64) -> Lasting {
+        if heard != self.catalog.heard() {
+            return Lasting::NOT;
+        }
+        let lasting = match node {
+            Node::Dot(Dot::Dir | Dot::Version | Dot::Readme) => Lasting::both(LASTING),
+            Node::Dot(Dot::Status | Dot::Metrics) => Lasting { entry: LASTING, attributes: Duration::ZERO },
+            // Symlinks of the host, and what only leads to them, change without our hearing of it.
+            Node::HostLink(_) => Lasting::NOT,
+            Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => Lasting::NOT,
+            Node::Root | Node::Host(_) | Node::Latest(_) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
+                match self.catalog.listing_is_pushed() {
+                    true => Lasting::both(LASTING),
+                    false => Lasting::NOT,
+                }
+            }
+            Node::Session(session, part) => self.session_lasts(session, part),
+        };
+        let attributes = match facts.lasts {
+            // Handles that use the page cache hold another version than this one: its size must not become
+            // the one that bounds their reads for longer than for this answer.
+            _ if self.is_between_versions(ino, facts) => Duration::ZERO,
+            Some(limit) => lasting.attributes.min(limit),
+            None => lasting.attributes,
+        };
+        Lasting { attributes, ..lasting }
+    }
+
+    fn session_lasts(&self, session: &SessionRef, part: &Part) -> Lasting {
+        if session.is_subagent() || !self.catalog.is_pushed(&session.key) {
+            return Lasting::NOT;
+        }
+        match part {
+            // Other processes prune; sub-agents have directories of their own.
+            Part::Undone
+            | Part::UndoneDir(_)
+            | Part::UndoneTurns(_)
+            | Part::UndoneTurn(..)
+            | Part::Agents => Lasting::NOT,
+            Part::Status => Lasting { entry: LASTING, attributes: A_SECOND },
+            _ => Lasting::both(LASTING),
+        }
+    }
+
+    fn is_between_versions(&self, ino: u64, facts: &Facts) -> bool {
+        facts.version.is_some()
+            && self.inodes.told(ino, |told| told.cached > 0 && told.text != facts.version).unwrap_or(false)
+    }
+
+    /// How long the kernel may remember that there is no such name, which is noted with the directory;
+    /// `None`: not at all.
+    pub fn absence_lasts(&self, parent: u64, name: &OsStr, heard: u64) -> Option<Duration> {
+        let Node::Session(session, part) = self.inodes.node(parent)? else { return None };
+        let of_the_state = shows_state(&part) || name == "undone" || name == "agents";
+        if of_the_state || self.session_lasts(&session, &part) == Lasting::NOT {
+            return None;
+        }
+        if heard != self.catalog.heard() || !self.inodes.remember_absent(parent, name) {
+            return None;
+        }
+        Some(LASTING)
+    }
+
+    /// How much was heard so far; to be asked before an answer is made.
+    pub fn heard(&self) -> u64 {
+        self.catalog.heard()
+    }
+
+    /// What the kernel must forget after a change: what it was told and is not true any more.
+    pub fn stale(&self, changed: &Changed) -> Vec<Stale> {
+        let concerns = |node: &Node| match node {
+            Node::Session(session, _) => changed.everything || changed.sessions.contains(&session.key),
+            _ => changed.everything || changed.listing,
+        };
+        let mut stale = Vec::new();
+        let mut views: HashMap<SessionKey, Option<Arc<View>>> = HashMap::new();
+        for ino in self.inodes.concerned(concerns) {
+            let Some(node) = self.inodes.node(ino) else { continue };
+            for name in self.inodes.take_absent(ino) {
+                stale.push(Stale::Entry { parent: ino, name });
+            }
+            self.compare(ino, &node, &mut views, &mut stale);
+        }
+        stale
+    }
+
+    /// Compares what was told of a node with what is true now.
+    fn compare(
+        &self,
+        ino: u64,
+        node: &Node,
+        views: &mut HashMap<SessionKey, Option<Arc<View>>>,
+        stale: &mut Vec<Stale>,
+    ) {
+        let Some(before) = self.inodes.told(ino, |told| told.facts).flatten() else { return };
+        let now = match node {
+            Node::Session(session, part @ (Part::Turn(_) | Part::Prompt(_) | Part::Context)) => {
+                let view = views.entry(session.key.clone()).or_insert_with(|| self.view(&session.key).ok());
+                match (view, part) {
+                    (None, _) => None,
+                    (Some(view), Part::Turn(n)) => self.facts_of_turn(view, *n).ok(),
+                    // Not made again only to be compared: another version is another text.
+                    (Some(view), part) => match super::content::version_of(view, part) {
+                        Ok(version) if version == before.version => Some(before),
+                        Ok(_) => Some(Facts { version: None, ..before }),
+                        Err(_) => None,
+                    },
+                }
+            }
+            Node::Session(_, Part::Dir) if self.is_gone(node) => None,
+            _ => self.facts(node).ok(),
+        };
+        if now == Some(before) {
+            return;
+        }
+        let cached = self.inodes.told(ino, |told| {
+            told.facts = None;
+            told.cached
+        });
+        match now {
+            // Whoever has it open goes on with the pages of the version that was opened.
+            Some(now) if now.version != before.version && cached == Some(0) => {
+                stale.push(Stale::Content { ino, from: 0 });
+            }
+            Some(_) => stale.push(Stale::Attributes { ino }),
+            None => {
+                stale.push(Stale::Attributes { ino });
+                let parent = self.inodes.number(&node.parent());
+                let names = self.inodes.names(ino);
+                stale.extend(names.into_iter().map(|name| Stale::Entry { parent, name }));
+            }
+        }
+    }
+
+    /// Whether a session's directory is not where it was any more, or has another name.
+    fn is_gone(&self, node: &Node) -> bool {
+        let ino = self.inodes.number(node);
+        let parent = node.parent();
+        self.inodes.names(ino).iter().any(|name| match self.child(&parent, name) {
+            Ok(there) => there != *node,
+            Err(_) => true,
+        })
+    }
+}
+
+/// Whether a directory shows turnfs's own state, which other processes change too.
+fn shows_state(part: &Part) -> bool {
+    matches!(part, Part::Undone | Part::UndoneDir(_) | Part::UndoneTurns(_))
+}

@@ -1,0 +1,141 @@
+//! Tells the kernel what to forget, on a thread of its own.
+//!
+//! Never from a handler and with no lock held: the kernel waits in these calls for directories and pages that
+//! a request holds, and that request may wait for us. An answer that must come after them (`echo 3 > undo`)
+//! is given by this thread, too, so that no handler waits for it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use fuser::{INodeNo, Notifier};
+
+use crate::fs::Stale;
+
+/// When a notice is given once more: an answer that was made before the change may have been on its way into
+/// the kernel's memory when it was given first, and the kernel does not tell them apart.
+const AGAIN: Duration = Duration::from_millis(100);
+
+enum Notice {
+    Forget(Vec<Stale>),
+    Then(Box<dyn FnOnce() + Send>),
+}
+
+/// Hands notices to the thread that gives them.
+#[derive(Clone)]
+pub struct Notices {
+    queue: Sender<Notice>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The other end of [`Notices`], until the mount is there.
+pub(super) struct Queue {
+    queue: Receiver<Notice>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A queue that nobody empties yet.
+pub(super) fn queue() -> (Notices, Queue) {
+    let (sender, receiver) = channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Notices { queue: sender, waiting: waiting.clone() }, Queue { queue: receiver, waiting })
+}
+
+impl Notices {
+    /// The kernel forgets this soon.
+    pub fn forget(&self, stale: Vec<Stale>) {
+        if !stale.is_empty() {
+            self.send(Notice::Forget(stale));
+        }
+    }
+
+    /// The kernel forgets this, and then `answer` is called.
+    pub fn forget_then(&self, stale: Vec<Stale>, answer: impl FnOnce() + Send + 'static) {
+        self.forget(stale);
+        self.send(Notice::Then(Box::new(answer)));
+    }
+
+    /// How many notices wait to be given.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, notice: Notice) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Nobody listens any more once the mount has ended.
+        let _ = self.queue.send(notice);
+    }
+}
+
+impl Queue {
+    /// Gives notices until the mount ends.
+    pub fn run(self, notifier: Notifier) -> std::io::Result<()> {
+        let give = move || {
+            let mut later: Vec<(Instant, HashSet<Stale>)> = Vec::new();
+            loop {
+                let next = match later.first() {
+                    Some((due, _)) => self.queue.recv_timeout(due.saturating_duration_since(Instant::now())),
+                    None => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
+                match next {
+                    Ok(first) => {
+                        let given = self.give(&notifier, first);
+                        if !given.is_empty() {
+                            later.push((Instant::now() + AGAIN, given));
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => {
+                        for stale in later.remove(0).1 {
+                            tell(&notifier, &stale);
+                        }
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        };
+        std::thread::Builder::new().name("notices".into()).spawn(give).map(drop)
+    }
+
+    /// Gives this notice and all that wait behind it, each once; what the kernel was told to forget.
+    fn give(&self, notifier: &Notifier, first: Notice) -> HashSet<Stale> {
+        let mut given = HashSet::new();
+        let mut next = Some(first);
+        while let Some(notice) = next.take() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            match notice {
+                Notice::Forget(all) => {
+                    for stale in all {
+                        if !given.contains(&stale) {
+                            tell(notifier, &stale);
+                            given.insert(stale);
+                        }
+                    }
+                }
+                Notice::Then(answer) => {
+                    answer();
+                    // What comes now is about what happened after the answer.
+                    break;
+                }
+            }
+            next = self.queue.try_recv().ok();
+        }
+        given
+    }
+}
+
+fn tell(notifier: &Notifier, stale: &Stale) {
+    let told = match stale {
+        Stale::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), name),
+        // A negative offset: no page.
+        Stale::Attributes { ino } => notifier.inval_inode(INodeNo(*ino), -1, 0),
+        Stale::Content { ino, from } => {
+            notifier.inval_inode(INodeNo(*ino), i64::try_from(*from).unwrap_or(0), 0)
+        }
+    };
+    if let Err(error) = told {
+        // What the kernel does not know is no error; a mount that has ended tells it by itself.
+        log::debug!("{stale:?}: {error}");
+    }
+}
