@@ -1,9 +1,10 @@
 //! What the mount itself remembers of sessions while it lives: the last command's outcome, the last fork,
 //! who was seen to have it open, and in which state it was when last looked at.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::session::{Session, SessionKey, State, Writer};
@@ -18,7 +19,11 @@ pub(super) struct Memory {
     commands: Mutex<HashMap<SessionKey, Commands>>,
     writers: Mutex<HashMap<SessionKey, (Instant, Option<Writer>)>>,
     states: Mutex<HashMap<SessionKey, State>>,
+    errors: Mutex<VecDeque<(Timestamp, String)>>,
 }
+
+/// How many of the last errors are remembered.
+const MOST_ERRORS: usize = 5;
 
 #[derive(Clone, Default)]
 struct Commands {
@@ -75,6 +80,19 @@ impl Memory {
         }
         writers.insert(key.clone(), (Instant::now(), writer.clone()));
         writer
+    }
+
+    pub fn note_error(&self, sentence: String) {
+        let mut errors = self.errors.lock();
+        if errors.len() == MOST_ERRORS {
+            errors.pop_front();
+        }
+        errors.push_back((Timestamp::now(), sentence));
+    }
+
+    /// The last errors, oldest first.
+    pub fn errors(&self) -> Vec<(Timestamp, String)> {
+        self.errors.lock().iter().cloned().collect()
     }
 
     pub fn saw(&self, key: &SessionKey, state: State) {

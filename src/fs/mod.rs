@@ -24,7 +24,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -97,6 +97,8 @@ pub struct Fs {
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
+    /// Notices to the kernel that were not given yet.
+    notices_waiting: Arc<AtomicUsize>,
     /// Held shared while a write is carried out.
     commands: RwLock<()>,
 }
@@ -111,11 +113,22 @@ impl Fs {
             memory: memory::Memory::default(),
             started: Timestamp::now(),
             summary_size: AtomicU64::new(0),
+            notices_waiting: Arc::default(),
             commands: RwLock::new(()),
             catalog,
             state,
             options,
         }
+    }
+
+    /// Counts the notices that wait to be given to the kernel; for whoever gives them.
+    pub fn notices_waiting(&self) -> Arc<AtomicUsize> {
+        self.notices_waiting.clone()
+    }
+
+    /// Remembers what went wrong in a request, for `.turnfs/status`.
+    pub fn note_error(&self, op: Op, refusal: &Refusal) {
+        self.memory.note_error(format!("{}: {refusal}", op.name()));
     }
 
     /// What every request that would change something is answered.
@@ -375,8 +388,9 @@ impl Fs {
 
     /// The attributes as they are told to the kernel.
     fn attr(&self, ino: u64, node: &Node, facts: tree::Facts, heard: u64) -> Attr {
-        let lasting = self.lasting(ino, node, &facts, heard);
+        // Noted first: a change that comes after this takes the answer back, one before it is seen by `lasting`.
         self.inodes.told(ino, |told| told.facts = Some(facts));
+        let lasting = self.lasting(ino, node, &facts, heard);
         let tree::Facts { size, mtime, links, .. } = facts;
         Attr { ino, kind: node.kind(), mode: node.mode(), size, mtime, links, lasting }
     }

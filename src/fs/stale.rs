@@ -105,10 +105,9 @@ impl Fs {
         if of_the_state || self.session_lasts(&session, &part) == Lasting::NOT {
             return None;
         }
-        if heard != self.catalog.heard() || !self.inodes.remember_absent(parent, name) {
-            return None;
-        }
-        Some(LASTING)
+        // Noted first, for the same reason as attributes are.
+        let noted = self.inodes.remember_absent(parent, name);
+        (noted && heard == self.catalog.heard()).then_some(LASTING)
     }
 
     /// How much was heard so far; to be asked before an answer is made.

@@ -10,7 +10,7 @@ use super::node::SessionRef;
 use super::text::{self, Status};
 use crate::agents;
 use crate::render::one_line;
-use crate::session::{Result, State};
+use crate::session::{Result, State, rfc3339};
 
 /// How long a summary looks at sessions; what is left then is reported as not looked at.
 const SUMMARY_LIMIT: Duration = Duration::from_secs(20);
@@ -75,9 +75,17 @@ impl Fs {
             }
         }
         let mut summary = String::new();
-        for store in self.catalog.stores() {
-            let line = format!("store: {} {}", store.agent.kind(), store.root.display());
+        for (store, watching) in self.catalog.stores().iter().zip(self.catalog.watching()) {
+            let agent = store.agent.kind();
+            let line = format!("store: {agent} {}", store.root.display());
             let _ = writeln!(summary, "{}", one_line(&line));
+            let _ = writeln!(summary, "watch: {agent} {}", one_line(&text::watching(&watching)));
+        }
+        let _ = writeln!(summary, "watched-directories: {}", self.catalog.watched_directories());
+        let waiting = self.notices_waiting.load(Ordering::Relaxed);
+        let _ = writeln!(summary, "notices-waiting: {waiting}");
+        for (at, error) in self.memory.errors() {
+            let _ = writeln!(summary, "error: {} {}", rfc3339(at), one_line(&error));
         }
         let _ = writeln!(summary, "sessions: {}", all.len());
         for (state, sessions) in counts {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::catalog::Watching;
 use crate::cut::Undone;
 use crate::render::one_line;
 use crate::session::{
@@ -236,6 +237,19 @@ pub(super) fn meta(session: &Session, history: Option<&History>) -> String {
     };
     // Strings and numbers always serialise.
     serde_json::to_string_pretty(&meta).map(|text| text + "\n").unwrap_or_default()
+}
+
+/// How the changes of a store are noticed.
+pub(super) fn watching(watching: &Watching) -> String {
+    match watching {
+        Watching::Pushed => "pushed (inotify)".into(),
+        Watching::Looked => "looked at for each answer".into(),
+        Watching::Polled(directories) => {
+            let some = directories.iter().take(3).map(|(dir, why)| format!("{}: {why}", dir.display()));
+            let some: Vec<String> = some.collect();
+            format!("{} directories looked at once a second ({})", directories.len(), some.join("; "))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -51,6 +51,9 @@ impl Adapter {
             Ok(Err(refusal)) => refusal,
             Err(_) => Refusal::Internal { what: format!("{} panicked", op.name()) },
         };
+        if matches!(refusal, Refusal::Internal { .. } | Refusal::NotAsPromised { .. } | Refusal::Io { .. }) {
+            self.fs.note_error(op, &refusal);
+        }
         match refusal {
             Refusal::Internal { .. } | Refusal::NotAsPromised { .. } => {
                 log::error!("{}: {refusal}", op.name())

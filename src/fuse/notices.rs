@@ -4,7 +4,7 @@
 //! a request holds, and that request may wait for us. An answer that must come after them (`echo 3 > undo`)
 //! is given by this thread, too, so that no handler waits for it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,9 +14,10 @@ use fuser::{INodeNo, Notifier};
 
 use crate::fs::Stale;
 
-/// When a notice is given once more: an answer that was made before the change may have been on its way into
-/// the kernel's memory when it was given first, and the kernel does not tell them apart.
-const AGAIN: Duration = Duration::from_millis(100);
+/// When a notice is given again: an answer that was made before the change may have been on its way into the
+/// kernel's memory when it was given first, and the kernel does not tell them apart. The answer for a long
+/// directory is on its way for longest.
+const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
 enum Notice {
     Forget(Vec<Stale>),
@@ -36,10 +37,9 @@ pub(super) struct Queue {
     waiting: Arc<AtomicUsize>,
 }
 
-/// A queue that nobody empties yet.
-pub(super) fn queue() -> (Notices, Queue) {
+/// A queue that nobody empties yet; `waiting` counts what is in it.
+pub(super) fn queue(waiting: Arc<AtomicUsize>) -> (Notices, Queue) {
     let (sender, receiver) = channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
     (Notices { queue: sender, waiting: waiting.clone() }, Queue { queue: receiver, waiting })
 }
 
@@ -57,11 +57,6 @@ impl Notices {
         self.send(Notice::Then(Box::new(answer)));
     }
 
-    /// How many notices wait to be given.
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
     fn send(&self, notice: Notice) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Nobody listens any more once the mount has ended.
@@ -73,9 +68,9 @@ impl Queue {
     /// Gives notices until the mount ends.
     pub fn run(self, notifier: Notifier) -> std::io::Result<()> {
         let give = move || {
-            let mut later: Vec<(Instant, HashSet<Stale>)> = Vec::new();
+            let mut later: BTreeMap<Instant, HashSet<Stale>> = BTreeMap::new();
             loop {
-                let next = match later.first() {
+                let next = match later.first_key_value() {
                     Some((due, _)) => self.queue.recv_timeout(due.saturating_duration_since(Instant::now())),
                     None => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 };
@@ -83,11 +78,12 @@ impl Queue {
                     Ok(first) => {
                         let given = self.give(&notifier, first);
                         if !given.is_empty() {
-                            later.push((Instant::now() + AGAIN, given));
+                            let now = Instant::now();
+                            later.extend(AGAIN.map(|again| (now + again, given.clone())));
                         }
                     }
                     Err(RecvTimeoutError::Timeout) => {
-                        for stale in later.remove(0).1 {
+                        for stale in later.pop_first().into_iter().flat_map(|(_, stale)| stale) {
                             tell(&notifier, &stale);
                         }
                     }
