@@ -84,11 +84,8 @@ impl Fs {
         }
         let view = self.view(&session.key)?;
         let Some(version) = version_of(&view, part)?.filter(|_| view.is_settled()) else { return Ok(None) };
-        let turn_size = |n: u32, size: fn(&Turn) -> u64| {
-            let turn = find(&view.history.turns, n)?;
-            // Who is at it, or was, can change what its heading says.
-            Ok((!turn.is_open()).then(|| (version, size(turn))))
-        };
+        let turn_size =
+            |n: u32, size: fn(&Turn) -> u64| Ok(Some((version, size(find(&view.history.turns, n)?))));
         match part {
             Part::Turn(n) | Part::SalvageTurn(n) => turn_size(*n, |turn| turn.text_len),
             Part::Record(n) => turn_size(*n, Turn::record_bytes),

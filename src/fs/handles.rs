@@ -134,7 +134,7 @@ mod tests {
 
     fn inode(inodes: &Inodes, size: u64) -> u64 {
         let node = Node::Host(std::path::Path::new("/a").into());
-        let ino = inodes.remember(&node, std::ffi::OsStr::new("a"));
+        let ino = inodes.remember(&node, super::super::inodes::ROOT, std::ffi::OsStr::new("a"));
         inodes.told(ino, |told| told.facts = Some(Facts::file(size, jiff::Timestamp::UNIX_EPOCH)));
         ino
     }

@@ -34,7 +34,7 @@ struct Known {
 /// What the kernel was told of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// In the last answer, if that still holds.
+    /// In the last answer.
     pub facts: Option<Facts>,
     /// Open handles whose reads go through the kernel's page cache.
     pub cached: u32,
@@ -71,9 +71,12 @@ impl Inodes {
         self.find(&self.known.read(), node)
     }
 
-    /// The node's number, for an answer by which the kernel gets to know it by this name.
-    pub fn remember(&self, node: &Node, name: &OsStr) -> u64 {
+    /// The node's number, for an answer by which the kernel gets to know it by this name in `parent`.
+    pub fn remember(&self, node: &Node, parent: u64, name: &OsStr) -> u64 {
         let mut known = self.known.write();
+        if let Some(directory) = known.get_mut(&parent) {
+            directory.absent.retain(|absent| absent != name);
+        }
         let ino = self.find(&known, node);
         let entry = known.entry(ino).or_insert_with(|| Known::new(node.clone(), 0));
         entry.lookups += 1;
@@ -102,10 +105,9 @@ impl Inodes {
         room
     }
 
-    /// The names that the kernel was told are not there; it is about to forget them.
-    pub fn take_absent(&self, ino: u64) -> Vec<OsString> {
-        let mut known = self.known.write();
-        known.get_mut(&ino).map(|known| std::mem::take(&mut known.absent)).unwrap_or_default()
+    /// The names in a directory that the kernel was told are not there.
+    pub fn absent(&self, ino: u64) -> Vec<OsString> {
+        self.known.read().get(&ino).map(|known| known.absent.clone()).unwrap_or_default()
     }
 
     /// The numbers of the known nodes that a change concerns.
@@ -162,15 +164,15 @@ mod tests {
     #[test]
     fn a_node_is_known_until_all_lookups_are_forgotten() {
         let inodes = Inodes::new();
-        let ino = inodes.remember(&host("/a"), OsStr::new("n"));
-        assert_eq!(inodes.remember(&host("/a"), OsStr::new("n")), ino);
+        let ino = inodes.remember(&host("/a"), ROOT, OsStr::new("n"));
+        assert_eq!(inodes.remember(&host("/a"), ROOT, OsStr::new("n")), ino);
         inodes.forget(ino, 1);
         assert_eq!(inodes.node(ino), Some(host("/a")));
         inodes.forget(ino, 1);
         assert_eq!(inodes.node(ino), None);
         assert_eq!(inodes.len(), 1);
         assert_eq!(
-            inodes.remember(&host("/a"), OsStr::new("n")),
+            inodes.remember(&host("/a"), ROOT, OsStr::new("n")),
             ino,
             "the number is the same the next time"
         );
@@ -181,7 +183,7 @@ mod tests {
         let inodes = Inodes::new();
         inodes.forget(ROOT, 100);
         assert_eq!(inodes.node(ROOT), Some(Node::Root));
-        assert_eq!(inodes.remember(&Node::Root, OsStr::new("n")), ROOT);
+        assert_eq!(inodes.remember(&Node::Root, ROOT, OsStr::new("n")), ROOT);
     }
 
     #[test]
@@ -189,8 +191,8 @@ mod tests {
         for identity in [|_: &Node| 7, |_: &Node| 0, |_: &Node| u64::MAX] {
             let inodes = Inodes::with_identity(identity);
             let (a, b) = (
-                inodes.remember(&host("/a"), OsStr::new("n")),
-                inodes.remember(&host("/b"), OsStr::new("n")),
+                inodes.remember(&host("/a"), ROOT, OsStr::new("n")),
+                inodes.remember(&host("/b"), ROOT, OsStr::new("n")),
             );
             assert_ne!(a, b);
             assert!(a > ROOT && b > ROOT);

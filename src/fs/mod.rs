@@ -144,7 +144,7 @@ impl Fs {
         let heard = self.heard();
         let node = self.child(&self.node(parent)?, name)?;
         let facts = self.facts(&node)?;
-        let ino = self.inodes.remember(&node, name);
+        let ino = self.inodes.remember(&node, parent, name);
         Ok(self.attr(ino, &node, facts, heard))
     }
 
@@ -255,7 +255,11 @@ impl Fs {
             let unknown = tree::Facts::file(0, self.started);
             let is_dot = entry.name == "." || entry.name == "..";
             let facts = if is_dot { Err(()) } else { self.facts(node).map_err(drop) };
-            let ino = if is_dot { self.inodes.number(node) } else { self.inodes.remember(node, entry.name) };
+            let ino = if is_dot {
+                self.inodes.number(node)
+            } else {
+                self.inodes.remember(node, handle.ino, entry.name)
+            };
             let attr = match facts {
                 Ok(facts) => self.attr(ino, node, facts, heard),
                 Err(()) => Attr { lasting: Lasting::NOT, ..self.attr(ino, node, unknown, heard) },

@@ -12,7 +12,7 @@ use super::Fs;
 use super::node::{Dot, Node, Part, SessionRef};
 use super::tree::Facts;
 use crate::catalog::{Changed, View};
-use crate::session::SessionKey;
+use crate::session::{Refusal, SessionKey};
 
 /// Until it is taken back.
 const LASTING: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -115,7 +115,9 @@ impl Fs {
         self.catalog.heard()
     }
 
-    /// What the kernel must forget after a change: what it was told and is not true any more.
+    /// What the kernel must forget after a change: what it was told and is not true any more. What was told
+    /// stays noted until something else is, so that two threads which find out the same both say so: whoever
+    /// answers next must be sure that it was said before.
     pub fn stale(&self, changed: &Changed) -> Vec<Stale> {
         let concerns = |node: &Node| match node {
             Node::Session(session, _) => changed.everything || changed.sessions.contains(&session.key),
@@ -125,8 +127,11 @@ impl Fs {
         let mut views: HashMap<SessionKey, Option<Arc<View>>> = HashMap::new();
         for ino in self.inodes.concerned(concerns) {
             let Some(node) = self.inodes.node(ino) else { continue };
-            for name in self.inodes.take_absent(ino) {
-                stale.push(Stale::Entry { parent: ino, name });
+            for name in self.inodes.absent(ino) {
+                let there = self.child(&node, &name).and_then(|child| self.facts(&child));
+                if !matches!(there, Err(Refusal::NotFound { .. })) {
+                    stale.push(Stale::Entry { parent: ino, name });
+                }
             }
             self.compare(ino, &node, &mut views, &mut stale);
         }
@@ -157,15 +162,13 @@ impl Fs {
                 }
             }
             Node::Session(_, Part::Dir) if self.is_gone(node) => None,
+            Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => None,
             _ => self.facts(node).ok(),
         };
         if now == Some(before) {
             return;
         }
-        let cached = self.inodes.told(ino, |told| {
-            told.facts = None;
-            told.cached
-        });
+        let cached = self.inodes.told(ino, |told| told.cached);
         match now {
             // Whoever has it open goes on with the pages of the version that was opened.
             Some(now) if now.version != before.version && cached == Some(0) => {
