@@ -20,6 +20,8 @@ pub const SOON: Duration = Duration::from_secs(2);
 pub struct Case {
     /// Held: the mount goes when the test is over.
     pub mount: Mount,
+    /// Held: its directories go when the test is over.
+    #[allow(dead_code)]
     pub store: TestStore,
     /// The store, wherever it was put.
     pub root: PathBuf,

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::head::{self, Head};
 use super::json::JsonStr;
 use crate::agents::{Discovery, Memory};
-use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, DamageClass, Place, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Entry, EntryKind, Stat, StoreDir, read_small};
 
@@ -50,16 +50,16 @@ struct Known {
 }
 
 #[derive(Clone, PartialEq)]
-struct Stats {
+pub(super) struct Stats {
     /// The session's directory, or its file in the flat form.
-    own: Stat,
-    wire: Option<Stat>,
+    pub own: Stat,
+    pub wire: Option<Stat>,
     context: Option<Stat>,
     state: Option<Stat>,
 }
 
 impl Stats {
-    fn of(group: &StoreDir, id: &Path) -> Result<Option<Stats>> {
+    pub fn of(group: &StoreDir, id: &Path) -> Result<Option<Stats>> {
         let Some(own) = group.stat(id)? else { return Ok(None) };
         if own.kind == EntryKind::File {
             return Ok(Some(Stats { own, wire: None, context: Some(own), state: None }));
@@ -73,18 +73,18 @@ impl Stats {
         Ok(Some(Stats { own, wire: file(WIRE)?, context: file(CONTEXT)?, state: file(STATE)? }))
     }
 
-    fn vouch(&self, read_at: Timestamp) -> bool {
+    pub fn vouch(&self, read_at: Timestamp) -> bool {
         [Some(self.own), self.wire, self.context, self.state]
             .iter()
             .flatten()
             .all(|stat| stat.vouches(read_at))
     }
 
-    fn has_history(&self) -> bool {
+    pub fn has_history(&self) -> bool {
         self.wire.is_some() || self.context.is_some()
     }
 
-    fn updated(&self) -> Timestamp {
+    pub fn updated(&self) -> Timestamp {
         let newest = [self.wire, self.context].into_iter().flatten().map(|stat| stat.modified()).max();
         newest.unwrap_or_else(|| self.own.modified())
     }
@@ -416,60 +416,4 @@ impl WorkDir {
         };
         (hash, place)
     }
-}
-
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(borrow, default)]
-    subagent_type: Option<JsonStr<'a>>,
-    #[serde(borrow, default)]
-    description: Option<JsonStr<'a>>,
-}
-
-/// The sub-agent sessions below a session's directory.
-pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
-    let path = parent.key.path.join(SUBAGENTS);
-    let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
-    let dir = match store.dir(&path) {
-        Ok(Some(dir)) => dir,
-        // A flat session is a file and has none.
-        Ok(None) | Err(Refusal::Io { errno: rustix::io::Errno::NOTDIR, .. }) => return Ok(Vec::new()),
-        Err(refusal) => return Err(refusal),
-    };
-    let mut found = Vec::new();
-    for entry in dir.entries()?.into_iter().filter(|entry| entry.kind == EntryKind::Dir) {
-        let Some(name) = entry.name.to_str().filter(|name| !name.starts_with('.')) else { continue };
-        let Some(stats) = Stats::of(&dir, Path::new(name))?.filter(Stats::has_history) else { continue };
-        let Some(own) = dir.dir(Path::new(name))? else { continue };
-        let head = match stats.wire {
-            Some(_) => head::read(&own, Path::new(WIRE), None)?,
-            None => head::of_context(&own, Path::new(CONTEXT))?,
-        };
-        let key_path: Arc<Path> = Arc::from(path.join(name));
-        let (files, sidecars) = files(&key_path, &own.entries()?);
-        found.push(Session {
-            key: SessionKey { agent: AgentKind::KimiCli, root: parent.key.root.clone(), path: key_path },
-            id: name.to_owned(),
-            place: parent.place.clone(),
-            title: subagent_title(&own),
-            first_prompt: head.first_prompt,
-            created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
-            updated: stats.updated(),
-            model: None,
-            history_mode: head.protocol,
-            forked_from: None,
-            files,
-            sidecars,
-            subagent: Some(name.to_owned()),
-        });
-    }
-    Ok(found)
-}
-
-fn subagent_title(dir: &StoreDir) -> Option<String> {
-    let bytes = read_small(dir, Path::new("meta.json"), LONGEST_STATE).ok()??;
-    let meta: Meta<'_> = serde_json::from_str(simdutf8::basic::from_utf8(&bytes).ok()?).ok()?;
-    let words: Vec<_> =
-        [meta.subagent_type, meta.description].into_iter().flatten().map(JsonStr::text).collect();
-    (!words.is_empty()).then(|| words.join(": "))
 }

@@ -13,6 +13,7 @@ mod load;
 mod parse;
 mod plan;
 mod records;
+mod subagents;
 mod turns;
 mod view;
 mod writer;
@@ -57,7 +58,7 @@ impl Agent for KimiCli {
     }
 
     fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
-        layout::subagents(session)
+        subagents::subagents(session)
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {

@@ -1,0 +1,112 @@
+//! The sub-agents of a session: sessions below its own directory, with meta.json instead of state.json.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::Deserialize;
+
+use super::head;
+use super::json::JsonStr;
+use super::layout::{CONTEXT, LONGEST_STATE, SUBAGENTS, Stats, WIRE, files};
+use crate::session::{AgentKind, Refusal, Result, Session, SessionKey};
+use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{EntryKind, StoreDir, read_small};
+
+/// How many sub-agents are remembered.
+const MOST: usize = 4096;
+
+/// What was read of a sub-agent, and when.
+struct Known {
+    at: Timestamp,
+    stats: Stats,
+    session: Session,
+}
+
+/// By absolute path: everybody who asks for a parent's sub-agents asks for all of them, again and again.
+static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, default)]
+    subagent_type: Option<JsonStr<'a>>,
+    #[serde(borrow, default)]
+    description: Option<JsonStr<'a>>,
+}
+
+/// The sub-agent sessions below a session's directory.
+pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
+    let path = parent.key.path.join(SUBAGENTS);
+    let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
+    let dir = match store.dir(&path) {
+        Ok(Some(dir)) => dir,
+        // A flat session is a file and has none.
+        Ok(None) | Err(Refusal::Io { errno: rustix::io::Errno::NOTDIR, .. }) => return Ok(Vec::new()),
+        Err(refusal) => return Err(refusal),
+    };
+    let mut found = Vec::new();
+    for entry in dir.entries()?.into_iter().filter(|entry| entry.kind == EntryKind::Dir) {
+        let Some(name) = entry.name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+        let Some(stats) = Stats::of(&dir, Path::new(name))?.filter(Stats::has_history) else { continue };
+        let absolute = dir.path().join(name);
+        if let Some(known) = KNOWN.lock().get(&absolute)
+            && known.stats == stats
+            && stats.vouch(known.at)
+        {
+            found.push(Session { place: parent.place.clone(), ..known.session.clone() });
+            continue;
+        }
+        let at = Timestamp::now();
+        let key_path: Arc<Path> = Arc::from(path.join(name));
+        let Some(session) = read(parent, &dir, name, &key_path, &stats)? else { continue };
+        let mut known = KNOWN.lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(absolute, Known { at, stats, session: session.clone() });
+        found.push(session);
+    }
+    Ok(found)
+}
+
+/// `None`: it went away meanwhile.
+fn read(
+    parent: &Session,
+    dir: &StoreDir,
+    name: &str,
+    path: &Arc<Path>,
+    stats: &Stats,
+) -> Result<Option<Session>> {
+    let Some(own) = dir.dir(Path::new(name))? else { return Ok(None) };
+    let head = match stats.wire {
+        Some(_) => head::read(&own, Path::new(WIRE), None)?,
+        None => head::of_context(&own, Path::new(CONTEXT))?,
+    };
+    let (files, sidecars) = files(path, &own.entries()?);
+    Ok(Some(Session {
+        key: SessionKey { agent: AgentKind::KimiCli, root: parent.key.root.clone(), path: path.clone() },
+        id: name.to_owned(),
+        place: parent.place.clone(),
+        title: title(&own),
+        first_prompt: head.first_prompt,
+        created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
+        updated: stats.updated(),
+        model: None,
+        history_mode: head.protocol,
+        forked_from: None,
+        files,
+        sidecars,
+        subagent: Some(name.to_owned()),
+    }))
+}
+
+fn title(dir: &StoreDir) -> Option<String> {
+    let bytes = read_small(dir, Path::new("meta.json"), LONGEST_STATE).ok()??;
+    count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
+    let meta: Meta<'_> = serde_json::from_str(simdutf8::basic::from_utf8(&bytes).ok()?).ok()?;
+    let words: Vec<_> =
+        [meta.subagent_type, meta.description].into_iter().flatten().map(JsonStr::text).collect();
+    (!words.is_empty()).then(|| words.join(": "))
+}
