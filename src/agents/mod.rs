@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock};
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer,
 };
+use crate::transcript::Passes;
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -61,7 +62,16 @@ pub trait Agent: Send + Sync {
     ///
     /// # Errors
     /// Only what prevents reading (I/O). Damage and unknown formats are states of the result.
-    fn load(&self, session: &Session) -> Result<History>;
+    fn load(&self, session: &Session) -> Result<History> {
+        self.load_again(session, &mut Passes::default())
+    }
+
+    /// As [`Agent::load`], and as true; but of files that only grew since the load that `passes` is from,
+    /// only what was appended is parsed.
+    ///
+    /// # Errors
+    /// As [`Agent::load`].
+    fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History>;
 
     /// The items of a turn, in order, as they stand in the record bytes `span` of the turn's file.
     ///

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use super::stamp::{Stamp, file_system_is_tested};
 use super::{Catalog, Store, names};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, Place, Result, Session, SessionKey};
+use crate::transcript::{Stamp, StoreDir};
 
 /// A session with its place in the tree.
 #[derive(Clone, Debug)]
@@ -66,12 +65,10 @@ impl Listing {
 pub(super) struct Seen {
     /// What each store's agent found; handed back to it at the next look.
     found: Vec<Arc<Discovery>>,
-    /// Each store's shared index files.
-    indexes: Vec<(PathBuf, Option<Stamp>)>,
+    /// Each store's shared index files, relative to its root.
+    indexes: Vec<(Arc<Path>, Vec<(PathBuf, Option<Stamp>)>)>,
     /// Before the look began.
-    at: SystemTime,
-    /// Whether stamps can be believed where the stores are.
-    tested: bool,
+    at: Timestamp,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
     /// The names of sessions that had a prompt to be named by, at this look or an earlier one.
     names: Arc<HashMap<SessionKey, String>>,
@@ -88,8 +85,7 @@ impl Seen {
         Seen {
             found: stores.iter().map(|_| Arc::default()).collect(),
             indexes: Vec::new(),
-            at: SystemTime::UNIX_EPOCH,
-            tested: false,
+            at: Timestamp::UNIX_EPOCH,
             by_key: HashMap::new(),
             names: Arc::default(),
             listing: Arc::default(),
@@ -143,7 +139,6 @@ impl Seen {
             found: self.found.clone(),
             indexes: self.indexes.clone(),
             at: self.at,
-            tested: self.tested,
             by_key,
             names: self.names.clone(),
             listing: Arc::new(Listing { projects, unplaced, problems }),
@@ -153,29 +148,26 @@ impl Seen {
 
     /// Whether the shared index files are proven to be the ones that this look saw.
     pub fn indexes_are_the_same(&self) -> bool {
-        let same = |path: &PathBuf, before: &Option<Stamp>| Stamp::of(path).is_ok_and(|now| now == *before);
         let proven = |stamp: &Option<Stamp>| stamp.is_none_or(|stamp| stamp.vouches(self.at));
-        self.tested && self.indexes.iter().all(|(path, before)| same(path, before) && proven(before))
+        let same = |(root, before): &(Arc<Path>, Vec<(PathBuf, Option<Stamp>)>)| {
+            before.iter().all(|(_, stamp)| proven(stamp))
+                && stamps(root, before.iter().map(|(file, _)| file)) == *before
+        };
+        self.indexes.iter().all(same)
     }
 
     /// `at`: before the look began, as is `heard`.
     fn of(
         found: Vec<Arc<Discovery>>,
         stores: &[Store],
-        at: SystemTime,
+        at: Timestamp,
         previous: &Seen,
         heard: &[u64],
     ) -> Seen {
         // Stamped after the look: one that vouches at all did not change since before it.
-        let indexes = found.iter().zip(stores).flat_map(|(found, store)| {
-            found.indexes.iter().map(|file| {
-                let path = store.root.join(file);
-                let stamp = Stamp::of(&path).ok().flatten();
-                (path, stamp)
-            })
-        });
+        let indexes = found.iter().zip(stores);
+        let indexes = indexes.map(|(found, store)| (store.root.clone(), stamps(&store.root, &found.indexes)));
         let indexes = indexes.collect();
-        let tested = stores.iter().all(|store| file_system_is_tested(&store.root) || !store.root.exists());
         let mut by_key = HashMap::new();
         let mut projects: BTreeMap<PathBuf, Vec<Arc<Session>>> = BTreeMap::new();
         let mut unplaced = Vec::new();
@@ -207,8 +199,15 @@ impl Seen {
         });
         let names = Arc::new(given.collect());
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
-        Seen { by_key, names, listing: Arc::new(listing), found, at, tested, indexes, heard }
+        Seen { by_key, names, listing: Arc::new(listing), found, at, indexes, heard }
     }
+}
+
+/// The stamps of these files of a store; none where nothing is there, or nothing can be seen.
+fn stamps<'f>(root: &Path, files: impl IntoIterator<Item = &'f PathBuf>) -> Vec<(PathBuf, Option<Stamp>)> {
+    let store = StoreDir::open(root).ok().flatten();
+    let stamp = |file: &PathBuf| store.as_ref()?.stat_to_compare(file).ok()?;
+    files.into_iter().map(|file| (file.clone(), stamp(file))).collect()
 }
 
 /// Equal times: the order must still be the same at each look.
@@ -232,13 +231,13 @@ impl Catalog {
         let _one_at_a_time = self.looking.lock();
         let previous = self.seen.read().clone();
         let heard = self.watch.heard();
-        let at = SystemTime::now();
+        let at = Timestamp::now();
         let mut found = Vec::with_capacity(self.stores.len());
         for (number, (store, before)) in self.stores.iter().zip(&previous.found).enumerate() {
             let unchanged = || {
                 quiet(&previous, number, &heard)
                     // A store with very many sessions must not cost a new list at each look.
-                    || (file_system_is_tested(&store.root) && store.agent.unchanged(&store.root, before))
+                    || store.agent.unchanged(&store.root, before)
             };
             if unchanged() {
                 found.push(before.clone());
@@ -320,10 +319,10 @@ impl Catalog {
     /// now. `None`: look again.
     pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         let mut newest = None;
+        let store = StoreDir::open(&session.key.root).ok()??;
         for file in &session.files {
             // A file that is gone, or that cannot be looked at, is for the full look to tell.
-            let stamp = Stamp::of(&session.key.root.join(file)).ok()??;
-            newest = newest.max(Timestamp::try_from(stamp.modified()).ok());
+            newest = newest.max(Some(store.stat_to_compare(file).ok()??.modified()));
         }
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
         if !crate::agents::agent(session.key.agent).is_current(session).ok()? {

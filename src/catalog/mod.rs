@@ -7,7 +7,6 @@ mod changes;
 mod find;
 mod listing;
 mod names;
-mod stamp;
 mod views;
 mod watch;
 

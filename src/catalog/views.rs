@@ -2,23 +2,25 @@
 //! from were compared with the disk.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::View;
-use super::stamp::{Stamp, file_system_is_tested};
 use crate::agents;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
-use crate::transcript;
 use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{self, Passes, Stamp, StoreDir};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
+/// Of how many sessions the passes are kept, so that an append is read alone: those that changed last.
+const GROWING: usize = 32;
 /// How long the answer to "who has it open" is good for, where the last turn has no end.
 const WRITER_GOOD_FOR: Duration = Duration::from_secs(1);
 /// How often a session is read again that changes while it is being read.
@@ -28,6 +30,8 @@ const ATTEMPTS: u32 = 3;
 pub(super) struct Views {
     slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
     clock: AtomicU64,
+    /// The sessions whose passes are kept, the one that was read last at the end.
+    growing: Mutex<Vec<Arc<Slot>>>,
 }
 
 /// One session's place in memory. Its lock is held while the session is read, so that it is read once.
@@ -35,6 +39,7 @@ pub(super) struct Views {
 struct Slot {
     used: AtomicU64,
     known: Mutex<Option<Known>>,
+    passes: Mutex<Passes>,
 }
 
 struct Known {
@@ -43,7 +48,7 @@ struct Known {
     /// Names in the session's directory, where it is one: a new file there is a change.
     names: Option<Vec<std::ffi::OsString>>,
     /// Before the bytes were read.
-    read_at: SystemTime,
+    read_at: Timestamp,
     writer_asked: Instant,
     /// The last turn's status as it was read.
     last_status: Option<TurnStatus>,
@@ -63,9 +68,13 @@ impl Views {
         }
         let previous = known.take().map(|known| known.view);
         for _ in 0..ATTEMPTS {
-            if let Some(fresh) = Known::read(session()?, previous.as_deref())? {
+            let mut passes = slot.passes.lock();
+            if let Some(fresh) = Known::read(session()?, previous.as_deref(), &mut passes)? {
+                drop(passes);
                 let view = fresh.view.clone();
                 *known = Some(fresh);
+                drop(known);
+                self.grows(slot);
                 return Ok(view);
             }
         }
@@ -76,6 +85,20 @@ impl Views {
 
     pub fn forget(&self, key: &SessionKey) {
         self.slots.lock().remove(key);
+    }
+
+    /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
+    fn grows(&self, slot: Arc<Slot>) {
+        let mut growing = self.growing.lock();
+        growing.retain(|other| !Arc::ptr_eq(other, &slot));
+        growing.push(slot);
+        if growing.len() > GROWING {
+            let oldest = growing.remove(0);
+            // One that is read just now comes back when that is done.
+            if let Some(mut passes) = oldest.passes.try_lock() {
+                *passes = Passes::default();
+            }
+        }
     }
 
     fn slot(&self, key: &SessionKey) -> Arc<Slot> {
@@ -94,13 +117,15 @@ impl Views {
 }
 
 impl Known {
-    /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it.
-    fn read(session: Arc<Session>, previous: Option<&View>) -> Result<Option<Known>> {
-        let read_at = SystemTime::now();
+    /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it, since which
+    /// `passes` were not settled.
+    fn read(session: Arc<Session>, previous: Option<&View>, passes: &mut Passes) -> Result<Option<Known>> {
+        let read_at = Timestamp::now();
         let mut files = session.files.clone();
         let before = stamps(&session.key, &files)?;
         let names = names(&session.key)?;
-        let history = match agents::agent(session.key.agent).load(&session) {
+        passes.begin();
+        let history = match agents::agent(session.key.agent).load_again(&session, passes) {
             // A file that was listed was gone when it was to be read: a cut by another process.
             Err(Refusal::Changed { .. }) => return Ok(None),
             loaded => loaded?,
@@ -110,15 +135,21 @@ impl Known {
         );
         let stamps = stamps(&session.key, &files)?;
         let unchanged = stamps[..before.len()] == before[..] && self::names(&session.key)? == names;
+        // What was read is what is there under that name.
+        let was_read = |(file, stamp): &(PathBuf, Option<Stamp>)| match passes.stamp(file) {
+            Some(read) => Some(read) == *stamp,
+            None => true,
+        };
         let lengths_agree = history.files.iter().all(|view| {
             let stamp = stamps.iter().find(|(file, _)| *file == view.file);
             stamp.is_none_or(|(_, stamp)| stamp.map(|stamp| stamp.len) == view.len)
         });
-        if !unchanged || !lengths_agree {
+        if !unchanged || !lengths_agree || !stamps.iter().all(was_read) {
             return Ok(None);
         }
         let last_status = history.turns.last().map(|turn| turn.status);
-        let turn_versions = turn_versions(&session.key, &history, previous)?;
+        let turn_versions = turn_versions(&history, previous, passes);
+        passes.settle();
         let view = View {
             session,
             history,
@@ -143,7 +174,7 @@ impl Known {
     /// Whether the view is what is on disk now. Equal stamps that prove nothing (too young, untested file
     /// system) are settled by the content's hash.
     fn is_true(&mut self, key: &SessionKey) -> Result<bool> {
-        let now = SystemTime::now();
+        let now = Timestamp::now();
         if names(key)? != self.names {
             return Ok(false);
         }
@@ -159,7 +190,7 @@ impl Known {
         }
         for view in &self.view.history.files {
             let (len, hash) = transcript::hash(&key.root, &view.file)?;
-            count_bytes(key.agent, ReadKind::Transcript, len.unwrap_or(0));
+            count_bytes(key.agent, ReadKind::Check, len.unwrap_or(0));
             if (len, hash) != (view.len, view.hash) {
                 return Ok(false);
             }
@@ -170,9 +201,7 @@ impl Known {
 
     /// Whether equal stamps prove that the files are the ones that were read.
     fn is_proven(&self) -> bool {
-        let tested = file_system_is_tested(&self.view.session.key.root);
-        let proven =
-            tested && self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
+        let proven = self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
         self.view.settled.store(proven, Ordering::Relaxed);
         proven
     }
@@ -225,38 +254,21 @@ fn next_version() -> u64 {
 
 /// The versions of a history's turns: those of the previous view where the turn's bytes are proven to be
 /// the same, new ones elsewhere.
-fn turn_versions(key: &SessionKey, history: &History, previous: Option<&View>) -> Result<Vec<u64>> {
-    let mut proven: HashMap<&Path, u64> = HashMap::new();
-    if let Some(previous) = previous {
-        for before in &previous.history.files {
-            let Some(now) = history.files.iter().find(|now| now.file == before.file) else { continue };
-            let (Some(old), Some(new)) = (before.len, now.len) else { continue };
-            if new == old && now.hash == before.hash {
-                // Also where the file is packed, and spans are those of the bytes in it.
-                proven.insert(&before.file, u64::MAX);
-            } else if new > old {
-                count_bytes(key.agent, ReadKind::Transcript, old);
-                if transcript::hash_prefix(&key.root, &before.file, old)? == Some(before.hash) {
-                    proven.insert(&before.file, old);
-                }
-            }
-        }
-    }
+fn turn_versions(history: &History, previous: Option<&View>, passes: &Passes) -> Vec<u64> {
     let inherited = |turn: &Turn| {
         let previous = previous?;
         let at = turn.n as usize;
-        let same_bytes =
-            || turn.ranges().all(|(file, span)| proven.get(file).is_some_and(|proven| span.end <= *proven));
+        let same_bytes = || turn.ranges().all(|(file, span)| span.end <= passes.same(file));
         (previous.history.turns.get(at) == Some(turn) && same_bytes())
             .then(|| previous.turn_versions.get(at).copied())?
     };
-    Ok(history.turns.iter().map(|turn| inherited(turn).unwrap_or_else(next_version)).collect())
+    history.turns.iter().map(|turn| inherited(turn).unwrap_or_else(next_version)).collect()
 }
 
 fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Vec<(PathBuf, Option<Stamp>)>> {
+    let store = StoreDir::open(&key.root)?;
     let stamp = |file: &PathBuf| {
-        let path = key.root.join(file);
-        let stamp = Stamp::of(&path).map_err(|error| Refusal::io("cannot look at", &path, error))?;
+        let stamp = store.as_ref().map(|store| store.stat_to_compare(file)).transpose()?.flatten();
         Ok((file.clone(), stamp))
     };
     files.iter().map(stamp).collect()

@@ -15,7 +15,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::{Condvar, Mutex};
 
 use super::Store;
-use super::stamp::file_system_is_tested;
+use crate::transcript::file_system_is_tested;
 use crate::transcript::metrics::count_event;
 
 /// How long further events are waited for after the first one: a client writes a record in several steps.

@@ -21,7 +21,7 @@ use crate::cut;
 use crate::render;
 use crate::session::{AgentKind, Refusal, Result, Session, Turn};
 use crate::transcript::metrics::{self, ReadKind};
-use crate::transcript::{EntryKind, Stat, StoreDir};
+use crate::transcript::{EntryKind, Stamp, StoreDir};
 
 /// How often a text is made again because the session changed meanwhile.
 const ATTEMPTS: u32 = 4;
@@ -215,7 +215,7 @@ pub(super) struct RawFile {
     path: PathBuf,
     agent: AgentKind,
     kind: ReadKind,
-    pub stat: Stat,
+    pub stat: Stamp,
 }
 
 impl RawFile {
@@ -239,7 +239,7 @@ impl RawFile {
 }
 
 /// What the file named `name` in `raw/` of the session is; not opened.
-pub(super) fn raw_stat(session: &Session, name: &OsStr) -> Result<Stat> {
+pub(super) fn raw_stat(session: &Session, name: &OsStr) -> Result<Stamp> {
     let (store, file) = raw_place(session, name)?;
     match store.stat(&file)? {
         Some(stat) if stat.kind == EntryKind::File => Ok(stat),
@@ -253,7 +253,7 @@ pub(super) fn open_raw(session: &Session, name: &OsStr) -> Result<RawFile> {
     let path = store.path().join(&file);
     let kind = if session.files.contains(&file) { ReadKind::Transcript } else { ReadKind::Sidecar };
     let file = store.file(&file)?.ok_or_else(|| absent(name))?;
-    let stat = Stat::of(&file).map_err(|error| Refusal::io("cannot look at", &path, error))?;
+    let stat = Stamp::of(&file).map_err(|error| Refusal::io("cannot look at", &path, error))?;
     Ok(RawFile { file, path, agent: session.key.agent, kind, stat })
 }
 

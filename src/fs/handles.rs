@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use super::control::ControlHandle;
 use super::inodes::{Inodes, Told};
 use super::node::{Node, SessionRef};
-use crate::transcript::Stat;
+use crate::transcript::Stamp;
 
 /// All open files and directories, by handle number.
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(super) enum Shows {
     Raw {
         session: Arc<SessionRef>,
         name: OsString,
-        stat: Stat,
+        stat: Stamp,
     },
     Control(ControlHandle),
 }

@@ -27,6 +27,7 @@ pub struct Format {
 }
 
 /// Collects the damage of one file while its lines pass by.
+#[derive(Clone)]
 pub struct Inspector {
     file: String,
     format: Format,

@@ -15,10 +15,13 @@ pub enum ReadKind {
     Transcript,
     /// A session's other files: titles, settings.
     Sidecar,
+    /// A file with a session's history, only to see that it is still the same: hashed, not parsed.
+    Check,
 }
 
 impl ReadKind {
-    pub const ALL: [ReadKind; 3] = [ReadKind::Index, ReadKind::Transcript, ReadKind::Sidecar];
+    pub const ALL: [ReadKind; 4] =
+        [ReadKind::Index, ReadKind::Transcript, ReadKind::Sidecar, ReadKind::Check];
 
     /// The value of the label `kind`.
     pub fn name(self) -> &'static str {
@@ -26,6 +29,7 @@ impl ReadKind {
             ReadKind::Index => "index",
             ReadKind::Transcript => "transcript",
             ReadKind::Sidecar => "sidecar",
+            ReadKind::Check => "check",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Bytes to records: opening store files safely, splitting on 0x0A, byte offsets, hashes, damage classes.
+//! Bytes to records: opening store files safely, stamps, splitting on 0x0A, byte offsets, hashes, damage
+//! classes.
 //!
 //! Shared by the agents' folders and by everybody who reads store bytes. Nothing here knows a format:
 //! what a record is, an agent's folder says.
@@ -7,12 +8,16 @@ mod damaged;
 pub mod metrics;
 mod open;
 mod packed;
+mod passes;
 mod scan;
+mod stamp;
 
 pub use damaged::{Format, Inspector};
-pub use open::{Entry, EntryKind, Stat, StoreDir};
+pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
+pub use passes::Passes;
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
+pub use stamp::{Stamp, file_system_is_tested};
 
 use std::io::Read;
 use std::ops::Range;
@@ -76,19 +81,5 @@ pub fn hash(root: &Path, file: &Path) -> Result<(Option<u64>, FileHash)> {
             Ok((Some(scanned.len), scanned.hash))
         }
         None => Ok((None, FileHash::of(b""))),
-    }
-}
-
-/// Hash of the first `len` bytes of a store's file; `None` if it is not there or shorter.
-///
-/// # Errors
-/// What prevents reading.
-pub fn hash_prefix(root: &Path, file: &Path, len: u64) -> Result<Option<FileHash>> {
-    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
-    match opened.map(|opened| scan::hash_first(&opened, len)) {
-        Some(Ok(hash)) => Ok(Some(hash)),
-        Some(Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
-        Some(Err(error)) => Err(Refusal::io("cannot read", &root.join(file), error)),
-        None => Ok(None),
     }
 }

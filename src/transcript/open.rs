@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::stamp::{Ground, Stamp};
 use crate::session::{Refusal, Result};
 
 /// Set when the kernel (or a sandbox around us) does not offer openat2.
@@ -25,6 +25,8 @@ static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
 pub struct StoreDir {
     handle: OwnedFd,
     path: PathBuf,
+    /// What stamps of files in it are worth.
+    ground: Ground,
 }
 
 /// A name in a directory of a store.
@@ -43,78 +45,6 @@ pub enum EntryKind {
     Other,
 }
 
-/// Facts of a file or directory of a store at one moment; equal facts mean that nothing was seen to change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    pub kind: EntryKind,
-    device: (u32, u32),
-    inode: u64,
-    /// Bytes.
-    pub len: u64,
-    modified: (i64, u32),
-    changed: (i64, u32),
-    born: Option<(i64, u32)>,
-}
-
-impl Stat {
-    const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
-
-    fn from(found: &rustix::fs::Statx) -> Stat {
-        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-        Stat {
-            kind: kind(FileType::from_raw_mode(found.stx_mode.into())),
-            device: (found.stx_dev_major, found.stx_dev_minor),
-            inode: found.stx_ino,
-            len: found.stx_size,
-            modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-            changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
-            born: has_birth.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
-        }
-    }
-
-    /// Of an open file.
-    ///
-    /// # Errors
-    /// What statx reports.
-    pub fn of(file: impl AsFd) -> std::io::Result<Stat> {
-        let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, Stat::WANTED)?;
-        Ok(Stat::from(&found))
-    }
-
-    /// Last modification.
-    pub fn modified(&self) -> Timestamp {
-        timestamp(self.modified)
-    }
-
-    /// Last change of content or attributes.
-    pub fn changed(&self) -> Timestamp {
-        timestamp(self.changed)
-    }
-
-    /// Creation, where the file system records it.
-    pub fn born(&self) -> Option<Timestamp> {
-        self.born.map(timestamp)
-    }
-
-    /// Device (major and minor number) and inode.
-    pub fn identity(&self) -> ((u32, u32), u64) {
-        (self.device, self.inode)
-    }
-
-    /// Whether both are the same file (which may have changed in between).
-    pub fn same_file(&self, other: &Stat) -> bool {
-        (self.device, self.inode, self.born) == (other.device, other.inode, other.born)
-    }
-
-    /// Whether an equal stat at a later look means unchanged bytes, if the bytes were read after `read_at`.
-    /// A change in the same step of a coarse clock (2 s at worst) leaves the same times, and a time in the
-    /// future means that some clock is wrong.
-    pub fn vouches(&self, read_at: Timestamp) -> bool {
-        const RACY: SignedDuration = SignedDuration::from_millis(2100);
-        read_at.duration_since(self.modified().max(self.changed())) > RACY
-    }
-}
-
 /// How long an open waits for a lease to be given back. A cut holds one for milliseconds, on a busy machine
 /// and a slow disk for seconds.
 const LEASE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
@@ -128,7 +58,10 @@ impl StoreDir {
     pub fn open(root: &Path) -> Result<Option<StoreDir>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::openat(CWD, root, flags, Mode::empty()) {
-            Ok(handle) => Ok(Some(StoreDir { handle, path: root.to_owned() })),
+            Ok(handle) => {
+                let ground = Ground::of(&handle);
+                Ok(Some(StoreDir { handle, path: root.to_owned(), ground }))
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Refusal::Io { action: "cannot open", path: root.to_owned(), errno }),
         }
@@ -152,10 +85,10 @@ impl StoreDir {
         let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Some(handle) = self.resolve("cannot open", file, flags)? else { return Ok(None) };
         let opened = File::from(handle);
-        match Stat::of(&opened) {
-            Ok(stat) if stat.kind == EntryKind::File => Ok(Some(opened)),
+        match rustix::fs::fstat(&opened) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile => Ok(Some(opened)),
             Ok(_) => Err(self.refuse("cannot read (not a regular file)", file, Errno::INVAL)),
-            Err(error) => Err(Refusal::io("cannot look at", &self.path.join(file), error)),
+            Err(errno) => Err(self.refuse("cannot look at", file, errno)),
         }
     }
 
@@ -164,10 +97,10 @@ impl StoreDir {
     ///
     /// # Errors
     /// What the system reports.
-    pub fn stat(&self, file: &Path) -> Result<Option<Stat>> {
+    pub fn stat(&self, file: &Path) -> Result<Option<Stamp>> {
         super::metrics::count_stats(1);
         let Some((parent, name)) = file.parent().zip(file.file_name()) else {
-            return Stat::of(&self.handle)
+            return Stamp::of(&self.handle)
                 .map(Some)
                 .map_err(|error| Refusal::io("cannot look at", &self.path, error));
         };
@@ -180,8 +113,8 @@ impl StoreDir {
             opened = handle;
             opened.as_fd()
         };
-        match rustix::fs::statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, Stat::WANTED) {
-            Ok(found) => Ok(Some(Stat::from(&found))),
+        match Stamp::at(parent, Path::new(name), &self.ground) {
+            Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(self.refuse("cannot look at", file, errno)),
         }
@@ -193,9 +126,10 @@ impl StoreDir {
     ///
     /// # Errors
     /// What the system reports.
-    pub fn stat_to_compare(&self, file: &Path) -> Result<Option<Stat>> {
-        match rustix::fs::statx(&self.handle, file, AtFlags::SYMLINK_NOFOLLOW, Stat::WANTED) {
-            Ok(found) => Ok(Some(Stat::from(&found))),
+    pub fn stat_to_compare(&self, file: &Path) -> Result<Option<Stamp>> {
+        super::metrics::count_stats(1);
+        match Stamp::at(&self.handle, file, &self.ground) {
+            Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(self.refuse("cannot look at", file, errno)),
         }
@@ -209,7 +143,8 @@ impl StoreDir {
     pub fn dir(&self, dir: &Path) -> Result<Option<StoreDir>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let handle = self.resolve("cannot open", dir, flags)?;
-        Ok(handle.map(|handle| StoreDir { handle, path: self.path.join(dir) }))
+        let ground = self.ground;
+        Ok(handle.map(|handle| StoreDir { handle, path: self.path.join(dir), ground }))
     }
 
     /// The names in this directory, sorted, without `.` and `..`.
@@ -306,17 +241,13 @@ impl StoreDir {
     }
 }
 
-fn kind(file_type: FileType) -> EntryKind {
+pub(super) fn kind(file_type: FileType) -> EntryKind {
     match file_type {
         FileType::Directory => EntryKind::Dir,
         FileType::RegularFile => EntryKind::File,
         FileType::Symlink => EntryKind::Symlink,
         _ => EntryKind::Other,
     }
-}
-
-fn timestamp((seconds, nanoseconds): (i64, u32)) -> Timestamp {
-    Timestamp::new(seconds, nanoseconds.min(999_999_999) as i32).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]

@@ -24,12 +24,16 @@ pub fn is_packed(file: &Path) -> bool {
 /// # Errors
 /// As [`StoreDir::file`]; EILSEQ for what is no compressed file.
 pub fn plain(store: &StoreDir, file: &Path) -> Result<Option<File>> {
-    let Some(opened) = store.file(file)? else { return Ok(None) };
+    store.file(file)?.map(|opened| unpacked(store, file, opened)).transpose()
+}
+
+/// The plain content of an open file of a store: as [`plain`].
+pub(super) fn unpacked(store: &StoreDir, file: &Path, opened: File) -> Result<File> {
     if !is_packed(file) {
-        return Ok(Some(opened));
+        return Ok(opened);
     }
     let path = store.path().join(file);
-    unpack(opened).map(Some).map_err(|error| match error.kind() {
+    unpack(opened).map_err(|error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
             Refusal::Io { action: "cannot unpack", path: path.clone(), errno: Errno::FBIG }
         }

@@ -11,8 +11,9 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Stat;
-use crate::session::{FileHash, Refusal, Result};
+use super::Stamp;
+use super::metrics::{ReadKind, count_bytes};
+use crate::session::{AgentKind, FileHash, Refusal, Result};
 
 /// Bytes read at once: fits a core's second-level cache, so that hashing, splitting and parsing find the
 /// bytes there.
@@ -45,11 +46,22 @@ impl Line<'_> {
 /// What a pass over a file found out about the file itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanned {
-    /// Bytes that were read; the file's length when the pass began.
+    /// Length of the bytes that were seen; the file's length when the pass began.
     pub len: u64,
     pub hash: FileHash,
     /// Before the pass began.
-    pub stat: Stat,
+    pub stamp: Stamp,
+    /// Bytes that were split into lines, and bytes that were only hashed.
+    pub parsed: u64,
+    pub checked: u64,
+}
+
+impl Scanned {
+    /// Counts what was read of the transcript of an agent.
+    pub fn count(&self, agent: AgentKind) {
+        count_bytes(agent, ReadKind::Transcript, self.parsed);
+        count_bytes(agent, ReadKind::Check, self.checked);
+    }
 }
 
 /// Gives every line of `file` to `each`, in order. `start` makes the value that collects what is found; it
@@ -68,9 +80,10 @@ pub fn scan<T>(
 ) -> Result<(T, Scanned)> {
     steady(file, path, |len| {
         let mut found = start();
-        let hash = pass(file, len, &mut |line| each(&mut found, line))?;
-        Ok((found, hash))
+        let stop = Cursor::new(file).lines(1, len, &mut |line| each(&mut found, line))?;
+        Ok((found, stop.whole))
     })
+    .map(|(found, scanned)| (found, Scanned { parsed: scanned.len, ..scanned }))
 }
 
 /// Length and hash of `file`, read as by [`scan`].
@@ -78,24 +91,8 @@ pub fn scan<T>(
 /// # Errors
 /// What prevents reading.
 pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
-    Ok(steady(file, path, |len| Ok(((), hash_first(file, len)?)))?.1)
-}
-
-/// Hash of the first `len` bytes of `file`.
-///
-/// # Errors
-/// What prevents reading, and a file that is shorter.
-pub(super) fn hash_first(file: &File, len: u64) -> std::io::Result<FileHash> {
-    let mut hash = Xxh3::new();
-    let mut chunk = vec![0; CHUNK];
-    let mut at = 0;
-    while at < len {
-        let want = CHUNK.min(usize::try_from(len - at).unwrap_or(CHUNK));
-        let got = read(file, &mut chunk[..want], at)?;
-        hash.update(&chunk[..got]);
-        at += got as u64;
-    }
-    Ok(FileHash(hash.digest128()))
+    let (_, scanned) = steady(file, path, |len| Ok(((), Cursor::new(file).skip(len)?)))?;
+    Ok(Scanned { checked: scanned.len, ..scanned })
 }
 
 /// Gives every line of `bytes` to `each`, numbered from `first_line`, with offsets from `first_byte`.
@@ -115,7 +112,7 @@ pub fn scan_bytes(bytes: &[u8], first_line: u64, first_byte: u64, mut each: impl
 }
 
 /// Repeats `once` if the file changed under it. Its argument is the length to read.
-fn steady<T>(
+pub(super) fn steady<T>(
     file: &File,
     path: &Path,
     mut once: impl FnMut(u64) -> std::io::Result<(T, FileHash)>,
@@ -123,14 +120,14 @@ fn steady<T>(
     let cannot = |error| Refusal::io("cannot read", path, error);
     let mut again = true;
     loop {
-        let before = Stat::of(file).map_err(cannot)?;
+        let before = Stamp::of(file).map_err(cannot)?;
         let result = once(before.len);
-        let after = Stat::of(file).map_err(cannot)?;
+        let after = Stamp::of(file).map_err(cannot)?;
         let steady = before == after;
         let grew = after.len > before.len;
         match result {
             Ok((found, hash)) if steady || (grew && !again) => {
-                return Ok((found, Scanned { len: before.len, hash, stat: before }));
+                return Ok((found, Scanned { len: before.len, hash, stamp: before, parsed: 0, checked: 0 }));
             }
             Err(error) if steady => return Err(cannot(error)),
             _ if again => again = false,
@@ -145,48 +142,98 @@ fn steady<T>(
     }
 }
 
-fn pass(file: &File, len: u64, each: &mut dyn FnMut(Line<'_>)) -> std::io::Result<FileHash> {
-    // A hint only; where it is not known, nothing is lost.
-    let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
-    let mut hash = Xxh3::new();
-    let mut buffer = vec![0; CHUNK];
-    // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`.
-    let mut held = 0;
-    let (mut at, mut line_start, mut nuls, mut number) = (0u64, 0u64, 0u64, 1u64);
-    while at < len {
-        if buffer.len() - held < CHUNK {
-            buffer.resize((buffer.len() * 2).max(held + CHUNK), 0);
+/// Where a pass ended.
+pub(super) struct Stop {
+    /// Behind the last complete line: byte offset, the number of the line that begins there, and the hash of
+    /// everything before.
+    pub at: u64,
+    pub line: u64,
+    pub hash: FileHash,
+    /// Hash of all that was read.
+    pub whole: FileHash,
+}
+
+/// A place in a file, with the hash of what is before it.
+pub(super) struct Cursor<'f> {
+    file: &'f File,
+    hash: Xxh3,
+    at: u64,
+}
+
+impl Cursor<'_> {
+    /// At the file's start.
+    pub fn new(file: &File) -> Cursor<'_> {
+        // A hint only; where it is not known, nothing is lost.
+        let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
+        Cursor { file, hash: Xxh3::new(), at: 0 }
+    }
+
+    /// Goes to byte `to`; the hash of everything before it.
+    pub fn skip(&mut self, to: u64) -> std::io::Result<FileHash> {
+        let mut chunk = vec![0; CHUNK];
+        while self.at < to {
+            let want = CHUNK.min(usize::try_from(to - self.at).unwrap_or(CHUNK));
+            let got = read(self.file, &mut chunk[..want], self.at)?;
+            self.hash.update(&chunk[..got]);
+            self.at += got as u64;
         }
-        let want = CHUNK.min(usize::try_from(len - at).unwrap_or(CHUNK));
-        let got = read(file, &mut buffer[held..held + want], at)?;
-        let filled = held + got;
-        hash.update(&buffer[held..filled]);
-        at += got as u64;
-        let mut from = 0;
-        for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
-            let newline = held + newline;
-            let bytes = &buffer[from..newline];
-            let end = line_start + nuls + bytes.len() as u64 + 1;
-            each(Line { number, start: line_start, end, nuls, bytes, terminated: true });
-            (line_start, nuls, from) = (end, 0, newline + 1);
-            number += 1;
-        }
-        let rest = &buffer[from..filled];
-        if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
-            nuls += rest.len() as u64;
-            held = 0;
-        } else {
-            if from > 0 {
-                buffer.copy_within(from..filled, 0);
+        Ok(FileHash(self.hash.digest128()))
+    }
+
+    /// Gives the lines from here up to byte `len` to `each`. Here begins the line with this number.
+    pub fn lines(
+        mut self,
+        mut number: u64,
+        len: u64,
+        each: &mut dyn FnMut(Line<'_>),
+    ) -> std::io::Result<Stop> {
+        let mut buffer = vec![0; CHUNK];
+        // Of everything before `line_start`.
+        let mut complete = self.hash.clone();
+        // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`.
+        let mut held = 0;
+        let (mut line_start, mut nuls) = (self.at, 0u64);
+        while self.at < len {
+            if buffer.len() - held < CHUNK {
+                buffer.resize((buffer.len() * 2).max(held + CHUNK), 0);
             }
-            held = filled - from;
+            let want = CHUNK.min(usize::try_from(len - self.at).unwrap_or(CHUNK));
+            let got = read(self.file, &mut buffer[held..held + want], self.at)?;
+            let filled = held + got;
+            let lines_end = memchr::memrchr(b'\n', &buffer[held..filled]).map(|at| held + at + 1);
+            if let Some(end) = lines_end {
+                self.hash.update(&buffer[held..end]);
+                complete = self.hash.clone();
+            }
+            self.hash.update(&buffer[lines_end.unwrap_or(held)..filled]);
+            self.at += got as u64;
+            let mut from = 0;
+            for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
+                let newline = held + newline;
+                let bytes = &buffer[from..newline];
+                let end = line_start + nuls + bytes.len() as u64 + 1;
+                each(Line { number, start: line_start, end, nuls, bytes, terminated: true });
+                (line_start, nuls, from) = (end, 0, newline + 1);
+                number += 1;
+            }
+            let rest = &buffer[from..filled];
+            if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
+                nuls += rest.len() as u64;
+                held = 0;
+            } else {
+                if from > 0 {
+                    buffer.copy_within(from..filled, 0);
+                }
+                held = filled - from;
+            }
         }
+        if held > 0 || nuls > 0 {
+            let bytes = &buffer[..held];
+            each(Line { number, start: line_start, end: len, nuls, bytes, terminated: false });
+        }
+        let [hash, whole] = [complete, self.hash].map(|hash| FileHash(hash.digest128()));
+        Ok(Stop { at: line_start, line: number, hash, whole })
     }
-    if held > 0 || nuls > 0 {
-        let bytes = &buffer[..held];
-        each(Line { number, start: line_start, end: len, nuls, bytes, terminated: false });
-    }
-    Ok(FileHash(hash.digest128()))
 }
 
 /// At least one byte of `file` at `at`.

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::layout::STATE_DB;
 use crate::session::{AgentKind, Damage, DamageClass, Refusal, Result, Row as WholeRow, SqlValue};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Stat, StoreDir};
+use crate::transcript::{Stamp, StoreDir};
 
 /// Largest database that is copied for reading, with its WAL, bytes. Above it files alone are used.
 const LARGEST: u64 = 512 << 20;
@@ -40,7 +40,7 @@ pub struct Index {
 }
 
 /// The facts of the database's files: equal facts, equal content.
-pub type Stamps = [Option<Stat>; 3];
+pub type Stamps = [Option<Stamp>; 3];
 
 /// The database with its `-wal` and its `-journal`.
 fn files() -> [PathBuf; 3] {

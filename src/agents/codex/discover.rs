@@ -16,7 +16,7 @@ use super::records::{self, HistoryBase};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Stat, StoreDir};
+use crate::transcript::{Stamp, StoreDir};
 
 /// What is remembered of one store.
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub struct Memory {
     /// The folders that the last look listed.
     folders: Vec<PathBuf>,
     index: Option<(Stamps, Arc<Index>)>,
-    names: Option<(Stat, Arc<HashMap<String, String>>)>,
+    names: Option<(Stamp, Arc<HashMap<String, String>>)>,
 }
 
 /// A store's threads.
@@ -39,7 +39,7 @@ pub struct Threads {
 /// A rollout file with what is known of it.
 struct Known {
     rollout: Rollout,
-    stat: Stat,
+    stat: Stamp,
     head: Arc<Head>,
 }
 

@@ -13,7 +13,7 @@ use super::layout::Rollout;
 use super::records::{Line, Meta, TurnContext};
 use crate::session::{AgentKind, DamageClass, Item, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Stat, StoreDir, plain_stream};
+use crate::transcript::{Stamp, StoreDir, plain_stream};
 
 /// Where the search for the first prompt ends, bytes of plain text.
 const LONGEST: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub struct Heads {
 }
 
 struct Known {
-    stat: Stat,
+    stat: Stamp,
     /// Read too soon after a change to be believed at the next look.
     young: bool,
     head: Arc<Head>,
@@ -58,7 +58,7 @@ impl Heads {
     ///
     /// # Errors
     /// What prevents reading.
-    pub fn head(&mut self, store: &StoreDir, rollout: &Rollout, stat: &Stat) -> Result<Arc<Head>> {
+    pub fn head(&mut self, store: &StoreDir, rollout: &Rollout, stat: &Stamp) -> Result<Arc<Head>> {
         if let Some(known) = self.known.get(&rollout.file)
             && known.stat == *stat
             && !known.young

@@ -27,6 +27,7 @@ enum Said {
 }
 
 /// Something that an event said and no response item has said yet.
+#[derive(Clone)]
 struct Pending {
     time: Option<Timestamp>,
     said: Said,
@@ -35,7 +36,7 @@ struct Pending {
 }
 
 /// Turns the lines of one turn into items, in order.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Reader {
     users: u32,
     /// Told by response items, not yet repeated by an event.

@@ -2,21 +2,21 @@
 
 use super::layout::Rollout;
 use super::lineage::{Lineage, Segment, first_record, lost};
-use super::pass::{Part, Pass, TurnAt};
+use super::pass::{Basis, Part, Pass, TurnAt};
 use super::records::Mode;
 use crate::render;
 use crate::session::{
     AgentKind, Confidence, CutAt, CutPoint, Damage, DamageClass, FileView, History, Kept, Refusal, Result,
     Session, State, Turn,
 };
-use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
-use crate::transcript::{self, StoreDir};
+use crate::transcript::metrics::count_parse;
+use crate::transcript::{self, Passes, StoreDir};
 
 /// Reads a session's history.
 ///
 /// # Errors
 /// What prevents reading.
-pub fn load(session: &Session) -> Result<History> {
+pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     let root = &*session.key.root;
     let missing = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
     let store = StoreDir::open(root)?.ok_or_else(missing)?;
@@ -32,7 +32,7 @@ pub fn load(session: &Session) -> Result<History> {
     }
     let mut files = Vec::new();
     for segment in &lineage.segments {
-        files.push(whole.segment(&store, segment)?);
+        files.push(whole.segment(&store, segment, passes)?);
     }
     files.reverse();
     let mode = lineage.segments.last().and_then(|last| last.head.meta.as_ref().ok()).map(|meta| meta.mode());
@@ -71,14 +71,15 @@ struct Whole {
 
 impl Whole {
     /// Reads one file, up to where the next one takes over.
-    fn segment(&mut self, store: &StoreDir, segment: &Segment) -> Result<FileView> {
+    fn segment(&mut self, store: &StoreDir, segment: &Segment, passes: &mut Passes) -> Result<FileView> {
         let rollout = &segment.rollout;
         let path = store.path().join(&rollout.file);
         let gone = || Refusal::Changed { what: path.display().to_string() };
-        let file = transcript::plain(store, &rollout.file)?.ok_or_else(gone)?;
-        let start = || Pass::new(segment, self.parts.len(), self.turns.len() as u32, self.last_ordinal);
-        let (pass, scanned) = transcript::scan(&file, &path, start, |pass, line| pass.line(&line))?;
-        count_bytes(AgentKind::Codex, ReadKind::Transcript, scanned.len);
+        let basis = Basis::of(segment, self.parts.len(), self.turns.len() as u32, self.last_ordinal);
+        let start = || Pass::new(&rollout.file, basis);
+        let pass = passes.scan(store, &rollout.file, basis, start, |pass, line| pass.line(&line))?;
+        let (pass, scanned) = pass.ok_or_else(gone)?;
+        scanned.count(AgentKind::Codex);
         let mut found = pass.finish();
         if let Err(what) = segment.head.meta
             && let Some(damage) = first_record(rollout, what)

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use super::{Agent, Discovery, Environment};
 use crate::session::{AgentKind, History, Item, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
-use crate::transcript::StoreDir;
+use crate::transcript::{Passes, StoreDir};
 use discover::Memory;
 
 /// Codex, with what is remembered of each store that was looked at.
@@ -77,8 +77,8 @@ impl Agent for Codex {
         Ok(discover::current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))
     }
 
-    fn load(&self, session: &Session) -> Result<History> {
-        load::load(session)
+    fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
+        load::load(session, passes)
     }
 
     fn items(&self, _session: &Session, _turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {

@@ -15,6 +15,7 @@ use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus};
 use crate::transcript::{Format, Inspector, Line};
 
 /// A turn with its place.
+#[derive(Clone)]
 pub struct TurnAt {
     /// `text_len` is that of the items, without the heading.
     pub turn: Turn,
@@ -25,6 +26,7 @@ pub struct TurnAt {
 }
 
 /// How much of a file belongs to the history.
+#[derive(Clone)]
 pub struct Part {
     pub file: Arc<Path>,
     /// Complete lines.
@@ -48,6 +50,7 @@ pub struct Found {
 }
 
 /// A turn while its lines pass by.
+#[derive(Clone)]
 struct Open {
     at: TurnAt,
     reader: Reader,
@@ -56,13 +59,30 @@ struct Open {
     ended: bool,
 }
 
-pub struct Pass {
-    name: String,
+/// What decides, besides a file's bytes, what is found in it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Basis {
     part_number: usize,
     first_turn: u32,
     /// Bytes of the file that belong to the history.
     until: u64,
     paginated: bool,
+    /// Of the files before.
+    last_ordinal: Option<u64>,
+}
+
+impl Basis {
+    pub fn of(segment: &Segment, part_number: usize, first_turn: u32, last_ordinal: Option<u64>) -> Basis {
+        let paginated = segment.head.meta.as_ref().is_ok_and(|meta| meta.mode() == Mode::Paginated);
+        let until = segment.end.as_ref().map_or(u64::MAX, |base| base.end_byte_offset);
+        Basis { part_number, first_turn, until, paginated, last_ordinal }
+    }
+}
+
+#[derive(Clone)]
+pub struct Pass {
+    name: String,
+    basis: Basis,
     inspector: Inspector,
     turns: Vec<Open>,
     part: Part,
@@ -78,31 +98,27 @@ pub struct Pass {
 }
 
 impl Pass {
-    pub fn new(segment: &Segment, part_number: usize, first_turn: u32, last_ordinal: Option<u64>) -> Pass {
-        let name = segment.rollout.file.display().to_string();
+    pub fn new(file: &Arc<Path>, basis: Basis) -> Pass {
+        let name = file.display().to_string();
         let format = Format { is_record: |bytes| Record::parse(bytes).is_some(), agent: client };
-        let paginated = segment.head.meta.as_ref().is_ok_and(|meta| meta.mode() == Mode::Paginated);
         Pass {
             inspector: Inspector::new(name.clone(), format),
             name,
-            part_number,
-            first_turn,
-            until: segment.end.as_ref().map_or(u64::MAX, |base| base.end_byte_offset),
-            paginated,
+            basis,
             turns: Vec::new(),
-            part: Part { file: segment.rollout.file.clone(), lines: 0, bytes: 0, next_ordinal: None },
+            part: Part { file: file.clone(), lines: 0, bytes: 0, next_ordinal: None },
             ordinal_damages: Vec::new(),
             sound: None,
             notes: Vec::new(),
             model: None,
-            last_ordinal,
+            last_ordinal: basis.last_ordinal,
             last_numbered: 0,
             unnumbered: None,
         }
     }
 
     pub fn line(&mut self, line: &Line<'_>) {
-        if line.start >= self.until {
+        if line.start >= self.basis.until {
             return;
         }
         let record = if line.nuls == 0 { Record::parse(line.bytes) } else { None };
@@ -191,7 +207,7 @@ impl Pass {
 
     fn start(&mut self, line: &Line<'_>, record: &Record<'_>) {
         self.close_last();
-        let n = self.first_turn + self.turns.len() as u32;
+        let n = self.basis.first_turn + self.turns.len() as u32;
         let turn = Turn {
             n,
             prompt: None,
@@ -207,7 +223,7 @@ impl Pass {
             group: n,
             text_len: 0,
         };
-        let at = TurnAt { turn, part: self.part_number, ordinal: record.ordinal };
+        let at = TurnAt { turn, part: self.basis.part_number, ordinal: record.ordinal };
         self.turns.push(Open { at, reader: Reader::default(), users: Vec::new(), ended: false });
     }
 
@@ -226,7 +242,7 @@ impl Pass {
     /// `thread_rolled_back` takes back the last `count` user messages and what followed them; it counts
     /// messages, not turns, so that a steer can go and its turn stay.
     fn rolled_back(&mut self, count: u64) {
-        if self.paginated {
+        if self.basis.paginated {
             self.notes.push("an old rollback record changes what the model gets, not the turns".into());
             return;
         }
@@ -260,7 +276,7 @@ impl Pass {
 
     /// Numbers must be there and grow, in paginated files; gaps are fine, legacy files have none.
     fn check_ordinal(&mut self, line: &Line<'_>, record: &Record<'_>) {
-        if !self.paginated {
+        if !self.basis.paginated {
             return;
         }
         let Some(ordinal) = record.ordinal else {

@@ -17,7 +17,7 @@ use super::json::JsonStr;
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, DamageClass, Place, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Entry, EntryKind, Stat, StoreDir, read_small};
+use crate::transcript::{Entry, EntryKind, Stamp, StoreDir, read_small};
 
 pub(super) const INDEX: &str = "kimi.json";
 pub(super) const SESSIONS: &str = "sessions";
@@ -34,7 +34,7 @@ pub(super) const LONGEST_STATE: u64 = 4 << 20;
 struct Remembered {
     /// When that look began.
     at: Timestamp,
-    index: Option<Stat>,
+    index: Option<Stamp>,
     projects: Arc<Projects>,
     /// By the session's path; the number is its place in [`Discovery::sessions`].
     sessions: HashMap<Arc<Path>, (usize, Known)>,
@@ -52,10 +52,10 @@ struct Known {
 #[derive(Clone, PartialEq)]
 pub(super) struct Stats {
     /// The session's directory, or its file in the flat form.
-    pub own: Stat,
-    pub wire: Option<Stat>,
-    context: Option<Stat>,
-    state: Option<Stat>,
+    pub own: Stamp,
+    pub wire: Option<Stamp>,
+    context: Option<Stamp>,
+    state: Option<Stamp>,
 }
 
 impl Stats {
@@ -67,7 +67,7 @@ impl Stats {
         if own.kind != EntryKind::Dir {
             return Ok(None);
         }
-        let file = |name: &str| -> Result<Option<Stat>> {
+        let file = |name: &str| -> Result<Option<Stamp>> {
             Ok(group.stat_to_compare(&id.join(name))?.filter(|stat| stat.kind == EntryKind::File))
         };
         Ok(Some(Stats { own, wire: file(WIRE)?, context: file(CONTEXT)?, state: file(STATE)? }))

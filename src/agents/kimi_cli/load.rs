@@ -4,7 +4,6 @@
 //! turns (the old flat form, or a lost wire) is numbered by its live context file.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,11 +18,11 @@ use crate::session::{
     AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
     TurnStatus,
 };
-use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
-use crate::transcript::{EntryKind, Inspector, Line, Scanned, StoreDir, scan};
+use crate::transcript::metrics::count_parse;
+use crate::transcript::{EntryKind, Inspector, Line, Passes, Scanned, StoreDir};
 
 /// Reads a session.
-pub(super) fn load(session: &Session) -> Result<History> {
+pub(super) fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     let gone = |what: &Path| Refusal::NotFound { what: what.display().to_string() };
     let root = &session.key.root;
     let store = StoreDir::open(root)?.ok_or_else(|| gone(root))?;
@@ -47,7 +46,7 @@ pub(super) fn load(session: &Session) -> Result<History> {
         let wire = contexts.first().is_some_and(|name| name == layout::WIRE).then(|| contexts.remove(0));
         Files { base: &session.key.path, wire, contexts }
     };
-    Reading::of(&store, &files)?.history(&files)
+    Reading::of(&store, &files, passes)?.history(&files)
 }
 
 fn name(path: &Path) -> String {
@@ -83,40 +82,42 @@ struct WireReading {
     turns: Vec<TurnText>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct TurnText {
     prompt: String,
     items: Length,
 }
 
 /// Rendered sizes and prompts by line index of a context file.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct RunSizes {
     lines: Vec<u64>,
     prompts: HashMap<usize, String>,
 }
 
 impl Reading {
-    fn of(store: &StoreDir, files: &Files<'_>) -> Result<Reading> {
+    fn of(store: &StoreDir, files: &Files<'_>, passes: &mut Passes) -> Result<Reading> {
         let mut reading = Reading::default();
         let mut wire_damages = Vec::new();
         if let Some(wire) = &files.wire {
-            let (opened, path) = open(store, &files.base.join(wire))?;
-            let (pass, scanned) = scan(&opened, &path, || WirePass::new(wire), WirePass::line)?;
-            count_bytes(AgentKind::KimiCli, ReadKind::Transcript, scanned.len);
-            reading.views.push(view(files.base.join(wire), &scanned));
+            let file = files.base.join(wire);
+            let pass = passes.scan(store, &file, (), || WirePass::new(wire), WirePass::line)?;
+            let (pass, scanned) = pass.ok_or_else(|| gone(store, &file))?;
+            scanned.count(AgentKind::KimiCli);
+            reading.views.push(view(file, &scanned));
             reading.unsupported = pass.unsupported;
             reading.wire = WireReading { walk: pass.walker.finish(), turns: pass.turns };
             wire_damages = pass.inspector.finish();
         }
         let without_turns = reading.wire.walk.turns.is_empty();
         for context in &files.contexts {
-            let (opened, path) = open(store, &files.base.join(context))?;
-            let is_live = files.contexts.last() == Some(context);
-            let start = || ContextPass::new(context, without_turns && is_live);
-            let (pass, scanned) = scan(&opened, &path, start, ContextPass::line)?;
-            count_bytes(AgentKind::KimiCli, ReadKind::Transcript, scanned.len);
-            reading.views.push(view(files.base.join(context), &scanned));
+            let file = files.base.join(context);
+            let with_runs = without_turns && files.contexts.last() == Some(context);
+            let start = || ContextPass::new(context, with_runs);
+            let pass = passes.scan(store, &file, with_runs, start, ContextPass::line)?;
+            let (pass, scanned) = pass.ok_or_else(|| gone(store, &file))?;
+            scanned.count(AgentKind::KimiCli);
+            reading.views.push(view(file, &scanned));
             reading.damages.extend(pass.inspector.finish());
             reading.contexts.push(ContextFile { name: context.clone(), lines: pass.lines });
             reading.runs = pass.runs.unwrap_or_default();
@@ -187,13 +188,9 @@ impl Reading {
     }
 }
 
-fn open(store: &StoreDir, file: &Path) -> Result<(File, PathBuf)> {
-    let path = store.path().join(file);
-    match store.file(file)? {
-        Some(opened) => Ok((opened, path)),
-        // It was listed a moment ago.
-        None => Err(Refusal::Changed { what: path.display().to_string() }),
-    }
+/// A file that was listed a moment ago is not there.
+fn gone(store: &StoreDir, file: &Path) -> Refusal {
+    Refusal::Changed { what: store.path().join(file).display().to_string() }
 }
 
 fn view(file: PathBuf, scanned: &Scanned) -> FileView {
@@ -205,6 +202,7 @@ fn end_of(file: &ContextFile) -> u64 {
 }
 
 /// The pass over wire.jsonl.
+#[derive(Clone)]
 struct WirePass {
     walker: Walker,
     inspector: Inspector,
@@ -263,8 +261,10 @@ impl WirePass {
 }
 
 /// The pass over a context file.
+#[derive(Clone)]
 struct ContextPass {
-    lines: Vec<ContextLine>,
+    /// Shared with what was made of it, so that nothing is copied when the pass goes on.
+    lines: Arc<Vec<ContextLine>>,
     inspector: Inspector,
     runs: Option<RunSizes>,
 }
@@ -272,7 +272,7 @@ struct ContextPass {
 impl ContextPass {
     fn new(file: &str, with_runs: bool) -> ContextPass {
         let inspector = Inspector::new(file, parse::CONTEXT);
-        ContextPass { lines: Vec::new(), inspector, runs: with_runs.then(RunSizes::default) }
+        ContextPass { lines: Arc::default(), inspector, runs: with_runs.then(RunSizes::default) }
     }
 
     fn line(&mut self, line: Line<'_>) {
@@ -302,7 +302,7 @@ impl ContextPass {
         if let Some(runs) = &mut self.runs {
             runs.lines.push(size.0);
         }
-        self.lines.push(ContextLine { start: line.start, end: line.end, record });
+        Arc::make_mut(&mut self.lines).push(ContextLine { start: line.start, end: line.end, record });
     }
 }
 

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Agent, Discovery, Environment};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
+use crate::transcript::Passes;
 
 pub struct KimiCli;
 
@@ -41,8 +42,8 @@ impl Agent for KimiCli {
         layout::discover(root, previous)
     }
 
-    fn load(&self, session: &Session) -> Result<History> {
-        load::load(session)
+    fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
+        load::load(session, passes)
     }
 
     fn items(&self, _: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {

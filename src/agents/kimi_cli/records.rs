@@ -2,6 +2,8 @@
 //!
 //! Texts are reduced to [`TextKey`]s, so that a session of any size can be aligned in bounded memory.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -146,7 +148,7 @@ pub enum ContextRecord {
 pub struct ContextFile {
     /// File name in the session's directory.
     pub name: String,
-    pub lines: Vec<ContextLine>,
+    pub lines: Arc<Vec<ContextLine>>,
 }
 
 impl ContextFile {

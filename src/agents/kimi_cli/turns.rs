@@ -124,7 +124,7 @@ pub fn call_key(id: &str) -> u128 {
 
 /// A turn while the walk goes on. What depends on its outer turn's TurnEnd is decided by [`Walker::finish`]:
 /// only then is it known whether the outer turn was killed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Begun {
     turn: WireTurn,
     /// The turn that was open when this one began.
@@ -139,13 +139,13 @@ struct Begun {
 }
 
 /// An op before it is known which turns were nested.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RawOp {
     turn: usize,
     kind: RawKind,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum RawKind {
     Op(OpKind),
     /// A run, and whether the turn's own text is its user record (if the turn is no command).
@@ -160,13 +160,14 @@ enum RawKind {
 }
 
 /// The step whose content is being read.
+#[derive(Clone)]
 struct OpenStep {
     index: usize,
     text: Option<Xxh3>,
 }
 
 /// The walk, line by line.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Walker {
     turns: Vec<Begun>,
     /// Turns without TurnEnd so far, innermost last.

@@ -15,8 +15,8 @@ use crate::session::{
     Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
     State, Turn, TurnStatus,
 };
-use crate::transcript::StoreDir;
 use crate::transcript::metrics::count_parse;
+use crate::transcript::{Passes, StoreDir};
 
 /// A session's files as read, with what was found in them.
 pub(super) struct Loaded {
@@ -41,11 +41,16 @@ pub(super) enum Keep {
 
 impl Loaded {
     pub fn read(root: &Path, files: &Files) -> Result<Loaded> {
+        Loaded::read_again(root, files, &mut Passes::default())
+    }
+
+    /// Parses only what was appended since `passes`.
+    pub fn read_again(root: &Path, files: &Files, passes: &mut Passes) -> Result<Loaded> {
         count_parse();
         let Some(store) = StoreDir::open(root)? else { return Ok(Loaded::without_transcript(files)) };
-        let live = scan::messages(&store, &files.messages)?;
-        let archive = scan::messages(&store, &files.archive)?;
-        let compaction = scan::compactions(&store, &files.compaction)?;
+        let live = scan::messages(&store, passes, &files.messages)?;
+        let archive = scan::messages(&store, passes, &files.archive)?;
+        let compaction = scan::compactions(&store, passes, &files.compaction)?;
         let views = vec![live.view.clone(), archive.view.clone(), compaction.view.clone()];
         let Some(messages) = live.content else {
             return Ok(Loaded::without_transcript(files));

@@ -15,7 +15,7 @@ use super::records::{Message, Role};
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
-use crate::transcript::{EntryKind, Stat, StoreDir, scan_bytes};
+use crate::transcript::{EntryKind, Stamp, StoreDir, scan_bytes};
 
 pub(super) const SESSIONS: &str = "sessions";
 pub(super) const INDEX: &str = "sessions/index.json";
@@ -70,8 +70,8 @@ impl Files {
 /// What is remembered between two looks.
 struct Remembered {
     /// Both before their contents were read.
-    index_stat: Option<Stat>,
-    dir_stat: Option<Stat>,
+    index_stat: Option<Stamp>,
+    dir_stat: Option<Stamp>,
     read_at: Timestamp,
     index_hash: FileHash,
     /// The last sound index.
@@ -79,7 +79,7 @@ struct Remembered {
     /// What was wrong with the index at this look.
     damage: Option<Damage>,
     /// First prompts that had to be read out of transcripts.
-    prompts: BTreeMap<String, (Stat, Option<String>)>,
+    prompts: BTreeMap<String, (Stamp, Option<String>)>,
 }
 
 /// Whether index and directory are certainly the ones of the last look.
@@ -89,7 +89,7 @@ pub(super) fn unchanged(root: &Path, previous: &Discovery) -> bool {
         let Some(store) = StoreDir::open(root)? else { return Ok(false) };
         let dir = store.stat(Path::new(SESSIONS))?;
         let index = store.stat(Path::new(INDEX))?;
-        let vouch = |stat: Option<Stat>| stat.is_none_or(|stat| stat.vouches(known.read_at));
+        let vouch = |stat: Option<Stamp>| stat.is_none_or(|stat| stat.vouches(known.read_at));
         Ok(dir.is_some() && (index, dir) == (known.index_stat, known.dir_stat) && vouch(index) && vouch(dir))
     };
     same().unwrap_or(false)
@@ -162,7 +162,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
 fn read_index(
     store: &StoreDir,
     known: Option<&Remembered>,
-    stat: Option<Stat>,
+    stat: Option<Stamp>,
 ) -> Result<(Arc<Index>, Option<Damage>, FileHash)> {
     if let Some(known) = known
         && known.index_stat == stat
@@ -209,8 +209,8 @@ struct Look<'a> {
     root: Arc<Path>,
     /// Every name in the directory of sessions.
     names: &'a HashSet<String>,
-    known: Option<&'a BTreeMap<String, (Stat, Option<String>)>>,
-    prompts: BTreeMap<String, (Stat, Option<String>)>,
+    known: Option<&'a BTreeMap<String, (Stamp, Option<String>)>>,
+    prompts: BTreeMap<String, (Stamp, Option<String>)>,
     problems: Vec<Damage>,
 }
 

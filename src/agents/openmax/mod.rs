@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Agent, Discovery, Environment, SharedIndex};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
-use crate::transcript;
+use crate::transcript::{self, Passes};
 
 use history::Loaded;
 use layout::Files;
@@ -42,8 +42,8 @@ impl Agent for OpenMax {
         layout::unchanged(root, previous)
     }
 
-    fn load(&self, session: &Session) -> Result<History> {
-        Ok(Loaded::read(&session.key.root, &Files::of(&session.key))?.history)
+    fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
+        Ok(Loaded::read_again(&session.key.root, &Files::of(&session.key), passes)?.history)
     }
 
     fn items(&self, _: &Session, _: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {

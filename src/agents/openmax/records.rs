@@ -53,7 +53,7 @@ pub(super) enum Role {
 }
 
 /// A prune's record in the compaction sidecar.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct Compaction {
     pub message_count: u64,
     #[serde(default)]

@@ -8,8 +8,7 @@ use super::items::{self, As};
 use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, Role};
 use crate::render::{self, Length};
 use crate::session::{AgentKind, Damage, DamageClass, FileHash, FileView, Result, Turn};
-use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Inspector, StoreDir};
+use crate::transcript::{self, Inspector, Passes, StoreDir};
 
 /// A message of a file.
 #[derive(Clone, Debug)]
@@ -41,7 +40,7 @@ pub(super) struct Found {
 }
 
 /// A message file as it was read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Messages {
     pub found: Vec<Found>,
     pub damages: Vec<Damage>,
@@ -71,7 +70,7 @@ impl Messages {
 }
 
 /// Reads the messages of `file` (relative to the store's root); nothing in it if it is not there.
-pub(super) fn messages(store: &StoreDir, file: &Path) -> Result<Read<Option<Messages>>> {
+pub(super) fn messages(store: &StoreDir, passes: &mut Passes, file: &Path) -> Result<Read<Option<Messages>>> {
     let new = || (Inspector::new(name(file), MESSAGES), Messages::default());
     let each = |(inspector, messages): &mut (Inspector, Messages), line: transcript::Line<'_>| {
         match Message::parse(line.bytes) {
@@ -100,7 +99,7 @@ pub(super) fn messages(store: &StoreDir, file: &Path) -> Result<Read<Option<Mess
             }
         }
     };
-    let read = file_of(store, file, new, each)?;
+    let read = file_of(store, passes, file, new, each)?;
     let content = read.content.map(|(inspector, mut messages)| {
         // A lost final newline is no damage for this client: it adds one before it appends.
         let damages = inspector.finish().into_iter();
@@ -111,7 +110,11 @@ pub(super) fn messages(store: &StoreDir, file: &Path) -> Result<Read<Option<Mess
 }
 
 /// Reads the records of a compaction sidecar.
-pub(super) fn compactions(store: &StoreDir, file: &Path) -> Result<Read<Option<Compactions>>> {
+pub(super) fn compactions(
+    store: &StoreDir,
+    passes: &mut Passes,
+    file: &Path,
+) -> Result<Read<Option<Compactions>>> {
     let new = || (Inspector::new(name(file), COMPACTIONS), Vec::new());
     let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
         match serde_json::from_slice(line.bytes) {
@@ -119,29 +122,26 @@ pub(super) fn compactions(store: &StoreDir, file: &Path) -> Result<Read<Option<C
             _ => inspector.no_record(&line, None),
         }
     };
-    let read = file_of(store, file, new, each)?;
+    let read = file_of(store, passes, file, new, each)?;
     let content = read.content.map(|(inspector, all)| (all, inspector.finish()));
     Ok(Read { content, view: read.view })
 }
 
-fn file_of<T>(
+fn file_of<T: Clone + Send + 'static>(
     store: &StoreDir,
+    passes: &mut Passes,
     file: &Path,
     new: impl Fn() -> T,
     each: impl FnMut(&mut T, transcript::Line<'_>),
 ) -> Result<Read<Option<T>>> {
-    match store.file(file)? {
-        Some(opened) => {
-            let (content, scanned) = transcript::scan(&opened, &store.path().join(file), new, each)?;
-            count_bytes(AgentKind::OpenMax, ReadKind::Transcript, scanned.len);
-            let view = FileView { file: file.to_owned(), len: Some(scanned.len), hash: scanned.hash };
-            Ok(Read { content: Some(content), view })
+    let (content, len, hash) = match passes.scan(store, file, (), new, each)? {
+        Some((content, scanned)) => {
+            scanned.count(AgentKind::OpenMax);
+            (Some(content), Some(scanned.len), scanned.hash)
         }
-        None => {
-            let view = FileView { file: file.to_owned(), len: None, hash: FileHash::of(b"") };
-            Ok(Read { content: None, view })
-        }
-    }
+        None => (None, None, FileHash::of(b"")),
+    };
+    Ok(Read { content, view: FileView { file: file.to_owned(), len, hash } })
 }
 
 fn name(file: &Path) -> String {

@@ -123,7 +123,7 @@ impl Agent for Toy {
         AgentKind::KimiCli
     }
 
-    fn load(&self, session: &Session) -> Result<History> {
+    fn load_again(&self, session: &Session, _: &mut crate::transcript::Passes) -> Result<History> {
         let root = &*session.key.root;
         let wire_file = session.key.path.join("wire.jsonl");
         let (wire_view, wire) = view(root, &wire_file);

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -63,7 +64,7 @@ pub fn context(name: &str, bytes: &[u8]) -> ContextFile {
         let record = value.as_ref().map_or(ContextRecord::Invalid, context_record);
         ContextLine { start, end, record }
     });
-    ContextFile { name: name.into(), lines: lines.collect() }
+    ContextFile { name: name.into(), lines: Arc::new(lines.collect()) }
 }
 
 fn context_file(path: &Path, name: &str) -> ContextFile {

@@ -1,0 +1,175 @@
+//! Passes over files that go on where the last one stopped, so that an append costs parsing what was
+//! appended.
+//!
+//! A pass is kept as it was behind the last complete line, with the hash of everything before it. The old
+//! bytes are hashed again before they are believed: only if they are the same is the rest alone parsed, so
+//! what is found is always what a pass over the whole file finds.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::scan::{Cursor, steady};
+use super::{Line, Scanned, Stamp, StoreDir, packed};
+use crate::session::{FileHash, Refusal, Result};
+
+/// The passes over one session's files.
+#[derive(Default)]
+pub struct Passes {
+    files: HashMap<PathBuf, Kept>,
+}
+
+struct Kept {
+    /// A [`Stopped`] of the type that the file's pass collects.
+    stopped: Box<dyn Any + Send>,
+    /// What the last pass saw.
+    scanned: Scanned,
+    /// Of the store's file, which is another one than was parsed where that is packed; before it was read.
+    stamp: Stamp,
+    read_at: Timestamp,
+    /// How many bytes at the start were the same in every pass since [`Passes::settle`].
+    same: u64,
+    /// Since [`Passes::begin`].
+    used: bool,
+}
+
+/// A pass behind a complete line.
+struct Stopped<T, B> {
+    found: T,
+    /// What decides, besides the bytes, what is found.
+    basis: B,
+    at: u64,
+    line: u64,
+    /// Of everything before `at`.
+    hash: FileHash,
+}
+
+impl Passes {
+    /// Gives the lines of a store's file to `each`, in order, as [`super::scan`] does: all of them, or only
+    /// those behind the lines that an earlier pass was given, if they are unchanged and so is `basis`
+    /// (everything else that `start` and `each` make use of). Of a packed file the plain lines. `None` if
+    /// the file is not there.
+    ///
+    /// # Errors
+    /// What prevents reading.
+    pub fn scan<T, B>(
+        &mut self,
+        store: &StoreDir,
+        file: &Path,
+        basis: B,
+        start: impl Fn() -> T,
+        each: impl FnMut(&mut T, Line<'_>),
+    ) -> Result<Option<(T, Scanned)>>
+    where
+        T: Clone + Send + 'static,
+        B: Clone + PartialEq + Send + 'static,
+    {
+        let before = self.files.remove(file);
+        let Some(opened) = store.file(file)? else { return Ok(None) };
+        let path = store.path().join(file);
+        let read_at = Timestamp::now();
+        let stamp = Stamp::of(&opened).map_err(|error| Refusal::io("cannot look at", &path, error))?;
+        let known = before.as_ref().map(|kept| (kept.scanned, kept.same));
+        let mut stopped = None;
+        if let Some(kept) = before
+            && let Ok(found) = kept.stopped.downcast::<Stopped<T, B>>()
+            && found.basis == basis
+        {
+            let proven = kept.stamp == stamp && stamp.vouches(kept.read_at);
+            if proven && found.at == kept.scanned.len {
+                let result = (found.found.clone(), Scanned { parsed: 0, checked: 0, ..kept.scanned });
+                self.files.insert(file.to_owned(), Kept { stopped: found, used: true, ..kept });
+                return Ok(Some(result));
+            }
+            stopped = Some(*found);
+        }
+        let from = stopped.as_ref().map_or(0, |stopped| stopped.at);
+        let plain = packed::unpacked(store, file, opened)?;
+        let (result, stopped, resumed) = go_on(&plain, &path, stopped, basis, start, each)?;
+        let scanned = result.1;
+        let same = match known {
+            Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
+            Some((_, same)) if resumed => same.min(from),
+            _ => 0,
+        };
+        let stamp = if packed::is_packed(file) { stamp } else { scanned.stamp };
+        let stopped = Box::new(stopped);
+        self.files.insert(file.to_owned(), Kept { stopped, scanned, stamp, read_at, same, used: true });
+        Ok(Some(result))
+    }
+
+    /// To be called before the files of a session are read.
+    pub fn begin(&mut self) {
+        self.files.values_mut().for_each(|kept| kept.used = false);
+    }
+
+    /// The stamp of a file that was read since [`Passes::begin`], from before that.
+    pub fn stamp(&self, file: &Path) -> Option<Stamp> {
+        self.files.get(file).filter(|kept| kept.used).map(|kept| kept.stamp)
+    }
+
+    /// How many bytes (of the plain content) at the start of a file are proven to be what they were in the
+    /// last pass before [`Passes::settle`].
+    pub fn same(&self, file: &Path) -> u64 {
+        self.files.get(file).map_or(0, |kept| kept.same)
+    }
+
+    /// What was read since [`Passes::begin`] is what later passes are compared with; other files are
+    /// forgotten.
+    pub fn settle(&mut self) {
+        self.files.retain(|_, kept| kept.used);
+        for kept in self.files.values_mut() {
+            kept.same = u64::MAX;
+        }
+    }
+}
+
+/// A pass from where `before` stopped, if the bytes before that are the same; else from the file's start.
+/// What is found, where this pass stopped, and whether it really went on.
+fn go_on<T: Clone, B: Clone>(
+    file: &File,
+    path: &Path,
+    before: Option<Stopped<T, B>>,
+    basis: B,
+    start: impl Fn() -> T,
+    mut each: impl FnMut(&mut T, Line<'_>),
+) -> Result<((T, Scanned), Stopped<T, B>, bool)> {
+    let mut resumed = before.is_some();
+    let mut last = before;
+    let (mut parsed, mut checked) = (0, 0);
+    let (found, scanned) = steady(file, path, |len| {
+        let mut cursor = Cursor::new(file);
+        let mut stopped = None;
+        // Of a file that changes under the pass, the last try went on to here.
+        if let Some(before) = last.take().filter(|before| before.at <= len) {
+            checked += before.at;
+            let hash = cursor.skip(before.at)?;
+            stopped = Some(before).filter(|before| before.hash == hash);
+        }
+        let mut stopped = stopped.unwrap_or_else(|| {
+            resumed = false;
+            cursor = Cursor::new(file);
+            Stopped { found: start(), basis: basis.clone(), at: 0, line: 1, hash: FileHash::of(b"") }
+        });
+        let mut tail = None;
+        let mut line = |line: Line<'_>| {
+            if line.terminated {
+                each(&mut stopped.found, line);
+            } else {
+                // The next append goes on with this very line.
+                each(tail.insert(stopped.found.clone()), line);
+            }
+        };
+        parsed += len - stopped.at;
+        let stop = cursor.lines(stopped.line, len, &mut line)?;
+        (stopped.at, stopped.line, stopped.hash) = (stop.at, stop.line, stop.hash);
+        let found = tail.unwrap_or_else(|| stopped.found.clone());
+        last = Some(stopped);
+        Ok((found, stop.whole))
+    })?;
+    let stopped = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
+    Ok(((found, Scanned { parsed, checked, ..scanned }), stopped, resumed))
+}

@@ -1,0 +1,264 @@
+//! What tells that a file is still the one that was read: identity, length and times, with the rules for
+//! when equal stamps may be believed. The one place that knows them; used for every file of every store.
+//!
+//! Measured limits (`docs/ARCHITECTURE.md`, "Freshness"): a replacement by rename in one clock tick keeps
+//! length, mtime and ctime, so the inode and its birth belong to the stamp; two changes in one tick of a
+//! coarse clock keep everything, so a young stamp never vouches. A stamp never licenses a cut.
+
+use std::ffi::CString;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use jiff::{SignedDuration, Timestamp};
+use rustix::fs::{AtFlags, FileType, StatFs, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::open::{EntryKind, kind};
+use crate::session::FileHash;
+
+/// Times of a file as (seconds, nanoseconds) since 1970.
+type Time = (i64, u32);
+/// Major and minor number.
+type Device = (u32, u32);
+
+/// A change within this time before the file was read can have been followed by another one that left the
+/// same times: 2 s is FAT's and twice 128-byte ext4's clock step, plus a tick.
+const RACY: SignedDuration = SignedDuration::from_millis(2100);
+
+/// File systems on which missed edits were counted. On every other one (network, FUSE) equal stamps prove
+/// nothing.
+const TESTED: [u64; 4] = [
+    0xEF53,      // ext4
+    0x0102_1994, // tmpfs
+    0x794C_7630, // overlayfs
+    0x8584_58F6, // ramfs
+];
+
+/// Facts of a file or directory of a store at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    pub kind: EntryKind,
+    device: Device,
+    inode: u64,
+    birth: Birth,
+    /// Bytes.
+    pub len: u64,
+    modified: Time,
+    changed: Time,
+    /// Whether the file system is one of [`TESTED`].
+    tested: bool,
+}
+
+/// What tells files apart that had the same inode number one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Birth {
+    At(Time),
+    /// The file system records no birth times: hash of the file handle, which holds the inode's generation.
+    Generation(FileHash),
+    Unknown,
+}
+
+/// The file system of a directory, asked once for many files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground {
+    device: Option<Device>,
+    tested: bool,
+}
+
+impl Ground {
+    pub fn of(dir: impl AsFd) -> Ground {
+        let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
+        let device = found.ok().map(|found| (found.stx_dev_major, found.stx_dev_minor));
+        Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
+    }
+}
+
+impl Stamp {
+    const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+    /// Of an open file: what is to be believed of the bytes that are read from it.
+    ///
+    /// # Errors
+    /// What statx reports.
+    pub fn of(file: impl AsFd) -> std::io::Result<Stamp> {
+        let found = rustix::fs::statx(&file, c"", AtFlags::EMPTY_PATH, Stamp::WANTED)?;
+        let birth = || generation(&file, Path::new(""), libc::AT_EMPTY_PATH);
+        Ok(Stamp::from(&found, birth, is_tested(rustix::fs::fstatfs(&file))))
+    }
+
+    /// Of what is called `name` in `dir`, which is on `ground` or below it. A symlink as the last part is
+    /// not followed.
+    pub(super) fn at(dir: impl AsFd, name: &Path, ground: &Ground) -> Result<Stamp, Errno> {
+        let found = rustix::fs::statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, Stamp::WANTED)?;
+        let tested = match ground.device {
+            Some(device) if device == (found.stx_dev_major, found.stx_dev_minor) => ground.tested,
+            // Another file system is mounted here.
+            _ => is_tested(rustix::fs::fstatfs(&dir)),
+        };
+        Ok(Stamp::from(&found, || generation(&dir, name, 0), tested))
+    }
+
+    fn from(found: &Statx, generation: impl FnOnce() -> Option<FileHash>, tested: bool) -> Stamp {
+        let birth = match found.stx_mask & StatxFlags::BTIME.bits() != 0 {
+            true => Birth::At((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+            false => generation().map_or(Birth::Unknown, Birth::Generation),
+        };
+        Stamp {
+            kind: kind(FileType::from_raw_mode(found.stx_mode.into())),
+            device: (found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            birth,
+            len: found.stx_size,
+            modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+            changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+            tested,
+        }
+    }
+
+    /// Last modification.
+    pub fn modified(&self) -> Timestamp {
+        timestamp(self.modified)
+    }
+
+    /// Last change of content or attributes.
+    pub fn changed(&self) -> Timestamp {
+        timestamp(self.changed)
+    }
+
+    /// Creation, where the file system records it.
+    pub fn born(&self) -> Option<Timestamp> {
+        match self.birth {
+            Birth::At(time) => Some(timestamp(time)),
+            Birth::Generation(_) | Birth::Unknown => None,
+        }
+    }
+
+    /// Device (major and minor number) and inode.
+    pub fn identity(&self) -> (Device, u64) {
+        (self.device, self.inode)
+    }
+
+    /// Whether both are the same file (which may have changed in between).
+    pub fn same_file(&self, other: &Stamp) -> bool {
+        (self.device, self.inode, self.birth) == (other.device, other.inode, other.birth)
+    }
+
+    /// Whether an equal stamp at a later look means unchanged bytes, if the bytes were read after `read_at`.
+    /// A change in the same step of a coarse clock (2 s at worst) leaves the same times, a time in the
+    /// future means that some clock is wrong, and of an untested file system nothing is known.
+    pub fn vouches(&self, read_at: Timestamp) -> bool {
+        self.tested && read_at.duration_since(self.modified().max(self.changed())) > RACY
+    }
+}
+
+/// Whether stamps of files on the file system of `path` may be believed at all.
+pub fn file_system_is_tested(path: &Path) -> bool {
+    is_tested(rustix::fs::statfs(path))
+}
+
+fn is_tested(found: rustix::io::Result<StatFs>) -> bool {
+    // f_type's width and sign differ between platforms; the magic numbers fit in 32 bits.
+    found.is_ok_and(|fs| TESTED.contains(&(fs.f_type as u64 & 0xFFFF_FFFF)))
+}
+
+/// Longest file handle that the kernel gives, bytes (MAX_HANDLE_SZ).
+const LONGEST_HANDLE: usize = 128;
+
+/// A `struct file_handle` with room for its bytes.
+#[repr(C)]
+struct FileHandle {
+    handle_bytes: u32,
+    handle_type: i32,
+    bytes: [u8; LONGEST_HANDLE],
+}
+
+/// Hash of a file's handle; `None` where the file system has none.
+fn generation(dir: impl AsFd, name: &Path, flags: i32) -> Option<FileHash> {
+    let name = CString::new(name.as_os_str().as_bytes()).ok()?;
+    let mut handle =
+        FileHandle { handle_bytes: LONGEST_HANDLE as u32, handle_type: 0, bytes: [0; LONGEST_HANDLE] };
+    let mut mount = 0i32;
+    const { assert!(size_of::<FileHandle>() == offset_of!(FileHandle, bytes) + LONGEST_HANDLE) };
+    // SAFETY: the handle has room for as many bytes as it says, the name ends with NUL, and neither pointer
+    // is kept by the kernel.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            dir.as_fd().as_raw_fd(),
+            name.as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            flags,
+        )
+    };
+    let len = usize::try_from(handle.handle_bytes).ok()?;
+    if done != 0 {
+        return None;
+    }
+    let mut whole = handle.handle_type.to_ne_bytes().to_vec();
+    whole.extend_from_slice(handle.bytes.get(..len)?);
+    Some(FileHash::of(&whole))
+}
+
+fn timestamp((seconds, nanoseconds): Time) -> Timestamp {
+    Timestamp::new(seconds, nanoseconds.min(999_999_999) as i32).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::StoreDir;
+    use super::*;
+
+    fn stamp(dir: &Path, name: &str) -> Option<Stamp> {
+        StoreDir::open(dir).unwrap().unwrap().stat(Path::new(name)).unwrap()
+    }
+
+    #[test]
+    fn a_fresh_file_never_vouches_and_a_settled_one_does() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        let stamp = stamp(dir.path(), "f").unwrap();
+        assert!(stamp.tested, "the tests run on a tested file system");
+        let now = Timestamp::now();
+        assert!(!stamp.vouches(now));
+        assert!(stamp.vouches(now + SignedDuration::from_secs(3)));
+        assert!(!stamp.vouches(now - SignedDuration::from_secs(60)), "a time in the future must not vouch");
+        assert!(!Stamp { tested: false, ..stamp }.vouches(now + SignedDuration::from_secs(3)));
+    }
+
+    #[test]
+    fn a_name_and_the_open_file_have_the_same_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        let open = std::fs::File::open(dir.path().join("f")).unwrap();
+        assert_eq!(stamp(dir.path(), "f").unwrap(), Stamp::of(&open).unwrap());
+        let by_name = generation(std::fs::File::open(dir.path()).unwrap(), Path::new("f"), 0);
+        assert_eq!(by_name, generation(&open, Path::new(""), libc::AT_EMPTY_PATH));
+    }
+
+    #[test]
+    fn a_rename_over_with_equal_length_and_time_is_another_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, other) = (dir.path().join("f"), dir.path().join("g"));
+        std::fs::write(&file, "one").unwrap();
+        let before = stamp(dir.path(), "f").unwrap();
+        std::fs::write(&other, "two").unwrap();
+        let times = std::fs::FileTimes::new().set_modified(before.modified().into());
+        std::fs::File::options().write(true).open(&other).unwrap().set_times(times).unwrap();
+        std::fs::rename(&other, &file).unwrap();
+        let after = stamp(dir.path(), "f").unwrap();
+        assert_ne!(after, before);
+        assert!(!after.same_file(&before));
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_stamp_and_a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(stamp(dir.path(), "none"), None);
+        std::os::unix::fs::symlink("none", dir.path().join("link")).unwrap();
+        assert_eq!(stamp(dir.path(), "link").unwrap().kind, EntryKind::Symlink);
+    }
+}
