@@ -386,7 +386,13 @@ pub(super) fn take_back(
     Ok(notes)
 }
 
-pub(super) fn take_hands(agent: &dyn Agent, store: &Tree, locks: &[Lock], force: bool, asked: &str) -> Result<Hands> {
+pub(super) fn take_hands(
+    agent: &dyn Agent,
+    store: &Tree,
+    locks: &[Lock],
+    force: bool,
+    asked: &str,
+) -> Result<Hands> {
     let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
     Hands::take(store, locks, on_writer)?.map_err(|held| {
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -134,9 +134,8 @@ pub(super) fn is_worked_on(store: &Tree, change: &RowChange, way: Way) -> Result
     let (Some(now), Some(old), Some(new)) = (now, from(change, way), from(change, way.back())) else {
         return Ok(false);
     };
-    let made = |(name, value): &&(String, SqlValue)| {
-        old.get(name) != Some(value) && now.get(name) == Some(value)
-    };
+    let made =
+        |(name, value): &&(String, SqlValue)| old.get(name) != Some(value) && now.get(name) == Some(value);
     Ok(now != *new && new.0.iter().find(made).is_some())
 }
 

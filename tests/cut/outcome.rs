@@ -104,7 +104,9 @@ fn files(
         files.insert(PathBuf::from(name), (*mode, bytes));
     }
     // The directories of the day.
-    files.retain(|path, (mode, _)| kind != AgentKind::Codex || *mode & 0o170_000 != 0o040_000 || path.as_os_str().is_empty());
+    files.retain(|path, (mode, _)| {
+        kind != AgentKind::Codex || *mode & 0o170_000 != 0o040_000 || path.as_os_str().is_empty()
+    });
     files
 }
 
@@ -162,7 +164,8 @@ fn sessions(store: &Store, renamed: &dyn Fn(&str) -> String) -> Vec<Read> {
             let history = agent.load(session).unwrap();
             let turns = history.turns.iter().map(|turn| (turn.prompt.clone(), turn.status.name().to_owned()));
             let path = renamed(&session.key.path.to_string_lossy());
-            let path = if path.contains("rollout-") && path.contains("NEW") { "NEW".to_owned() } else { path };
+            let path =
+                if path.contains("rollout-") && path.contains("NEW") { "NEW".to_owned() } else { path };
             (PathBuf::from(path), history.state.name().to_owned(), turns.collect())
         })
         .collect();

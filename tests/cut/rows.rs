@@ -15,11 +15,8 @@ pub fn moved_to(root: &Path, wal: bool) {
     let db = Connection::open(root.join(DATABASES[0])).unwrap();
     db.pragma_update(None, "synchronous", "OFF").unwrap();
     let mut paths = db.prepare("SELECT id, rollout_path FROM threads").unwrap();
-    let rows: Vec<(String, String)> = paths
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .unwrap()
-        .map(|row| row.unwrap())
-        .collect();
+    let rows: Vec<(String, String)> =
+        paths.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(|row| row.unwrap()).collect();
     drop(paths);
     for (id, path) in rows {
         let at = path.find("/sessions/").or(path.find("/archived_sessions/")).unwrap();
@@ -42,7 +39,8 @@ pub fn all(root: &Path) -> Vec<Row> {
         let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
         let mut tables =
             db.prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").unwrap();
-        let tables: Vec<String> = tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        let tables: Vec<String> =
+            tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
         for table in tables {
             // Virtual tables need extensions; what they store lies in tables of its own.
             let Ok(mut statement) = db.prepare(&format!("SELECT * FROM \"{table}\"")) else { continue };

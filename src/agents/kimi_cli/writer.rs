@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::session::{AgentKind, History, Session, Writer};
 
-/// How long the file system of a project may take to say which directory that is.
-const PROJECT_TIME: Duration = Duration::from_millis(300);
+/// How long the file system of a project may take to say which directory that is. A busy machine needs longer
+/// than one would think, and whoever does not answer counts as a writer.
+const PROJECT_TIME: Duration = Duration::from_secs(1);
 /// A last turn without its end counts as running while the files are younger than this.
 const RECENT: Duration = Duration::from_secs(60);
 
