@@ -148,6 +148,8 @@ fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(&path, flags).and_then(|db| {
         db.busy_timeout(PATIENCE)?;
+        // Also where a WAL would do with less: what this returns from is durable.
+        db.pragma_update(None, "synchronous", "FULL")?;
         Ok(db)
     });
     opened.map(Some).map_err(|error| sql(&path, None, &error))

@@ -133,7 +133,8 @@ fn killed_at_every_step(kind: AgentKind) -> Totals {
             let what = format!("{}, {act}, killed at {k} of {}", sample.name, case.operations);
             let (store, known) = prepared(sample, prepare).unwrap();
             let output = run(&store, act, &format!("abort:{k}"));
-            assert!(output.status.code().is_none(), "{what}: was not killed");
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.code().is_none(), "{what}: was not killed: {told}");
             // The recovery itself is killed too, at a step that moves with k.
             if k % 3 == 0 {
                 run(&store, "recover", &format!("abort:{}", k % 7 + 1));
