@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use turnfs::agents::agent;
 use turnfs::cut;
-use turnfs::session::{AgentKind, Refusal};
+use turnfs::session::AgentKind;
 
 use super::outcome::{Known, Outcome};
 use super::store::{ERRNO_BASE, Sample, Store, child, samples, samples_of};
@@ -40,14 +40,15 @@ fn acts(index: usize, sample: &Sample) -> Vec<Act> {
     acts
 }
 
-/// A fresh copy with the cut prepared, and what of it is no cut's work.
-fn prepared(sample: &Sample, prepare: Option<&str>) -> Result<(Store, Known), Refusal> {
+/// A fresh copy with the cut prepared, and what of it is no cut's work; `None` where preparing is refused.
+///
+/// No cut is made in this process: a child that the other thread is just starting has copies of all open
+/// files, and on a busy machine a transcript would look open for writing for longer than it is waited for.
+fn prepared(sample: &Sample, prepare: Option<&str>) -> Option<(Store, Known)> {
     let store = sample.copy();
     let known = Known::of(&store);
-    if let Some(prepare) = prepare {
-        store.act(prepare)?;
-    }
-    Ok((store, known))
+    let done = prepare.is_none_or(|prepare| run(&store, prepare, "").status.success());
+    done.then_some((store, known))
 }
 
 struct Case {
@@ -59,7 +60,7 @@ struct Case {
 /// Does the cut once, counting its operations.
 fn measure(sample: &Sample, prepare: Option<&str>, act: &str) -> Option<Case> {
     // Some cuts are refused anyway.
-    let (store, known) = prepared(sample, prepare).ok()?;
+    let (store, known) = prepared(sample, prepare)?;
     let before = Outcome::of(&store, &known);
     let count = store.top().join("count");
     let output = run(&store, act, &format!("count:{}", count.display()));

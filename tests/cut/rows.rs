@@ -44,7 +44,7 @@ pub fn all(root: &Path) -> Vec<Row> {
         for table in tables {
             // Virtual tables need extensions; what they store lies in tables of its own.
             let Ok(mut statement) = db.prepare(&format!("SELECT * FROM \"{table}\"")) else { continue };
-            let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+            let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
             let mut rows = statement.query([]).unwrap();
             while let Some(row) = rows.next().unwrap() {
                 let value = |(at, name): (usize, &String)| (name.clone(), text(row.get_ref(at).unwrap()));
