@@ -337,6 +337,22 @@ fn a_database_of_another_schema_or_none_hides_no_session() {
     }
 }
 
+#[test]
+fn an_archived_thread_says_so_and_its_undo_is_refused_before_it_is_tried() {
+    let store = TestStore::of("codex", "g_archived_named");
+    let before = store.snapshot();
+    let (_mount, dir, id) = mounted(&store);
+    let status = fs::read_to_string(dir.join("status")).unwrap();
+    assert!(status.contains("codex unarchive"), "{status}");
+    for arguments in [&["undo", &*id, "1"][..], &["undo", &*id, "1", "--dry-run"]] {
+        let sentence = store.run(arguments).refused();
+        assert!(sentence.contains("archived"), "{arguments:?}: {sentence}");
+    }
+    assert_eq!(write(&dir.join("undo"), "1"), Err(libc::EOPNOTSUPP));
+    assert!(store.snapshot() == before);
+    write(&dir.join("fork"), "1").unwrap();
+}
+
 /// Bytes that the daemon has read from Codex's files.
 fn bytes_read(mount: &Mount) -> u64 {
     let metrics = fs::read_to_string(mount.path.join(".turnfs/metrics")).unwrap();
