@@ -69,7 +69,7 @@ class Codex(Client):
         return store
 
     def busy_with(self, path):
-        """Whether an idle client writes to this file of its store, or makes it."""
+        """Whether the client writes to this file of its store by itself: logs, locks, its other databases."""
         return not path.startswith(("sessions/", "archived_sessions/", f"{INDEX}, row"))
 
     def scenes(self, samples):

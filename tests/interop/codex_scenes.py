@@ -61,7 +61,7 @@ def fork_survives(stage):
     for _ in range(last + 1):
         stage.must("redo", source)
     after = stage.contents()
-    mine = {path: what for path, what in before.items() if fork not in path and "thread_history" not in path}
+    mine = {path: what for path, what in before.items() if fork not in path}
     same("the undos and their redos", mine, {path: after.get(path) for path in mine})
     stage.sent(source, PROMPT, stage.sample.messages[last])
 
@@ -143,7 +143,7 @@ def tui(stage):
             directory = mount / json.loads(stage.must("ls", "--all", "--json"))[0]["path"]
             with terminal(stage, session):
                 wait_for(20, lambda: writer(stage), "the TUI never had the thread")
-                before = stage.contents(beside_a_client=True)
+                before = stage.contents()
                 for step in ("while the TUI runs", "after it"):
                     pid = writer(stage)
                     if not pid or "codex" not in os.readlink(f"/proc/{pid}/exe"):
@@ -155,11 +155,11 @@ def tui(stage):
                     if refusal != "EBUSY" or f"pid {pid}" not in said or "about a minute" not in said:
                         raise Failed(f"{step} undo is answered {refusal}: {said}")
                     says = [f"pid {pid}", "about a minute"]
-                    stage.refused("undo", session, "1", says=says, beside_a_client=True)
+                    stage.refused("undo", session, "1", says=says)
                     if step == "while the TUI runs":
                         end_terminal(stage)
             wait_for(90, lambda: not writer(stage), "the daemon still has the thread after 90 s")
-            same("the refused undos", before, stage.contents(beside_a_client=True))
+            same("the refused undos", before, stage.contents())
             refusal = written(directory / "undo", "1")
             if refusal:
                 raise Failed(f"after the daemon let go: {refusal}, {lines(directory / 'status')[-1]}")

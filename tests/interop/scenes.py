@@ -47,21 +47,21 @@ class Stage:
     def must(self, *arguments):
         return self.turnfs.must(self.store, self.scratch, self.client.agent, *arguments)
 
-    def contents(self, beside_a_client=False):
-        """What must stay equal; of a store that a client has open, only what no idle client writes."""
+    def contents(self):
+        """What must stay equal: of a store that its client has been in, what only a turn or a cut changes."""
         found = self.client.compared(self.store, contents(self.store))
-        return {path: what for path, what in found.items() if not (beside_a_client and self.client.busy_with(path))}
+        return {path: what for path, what in found.items() if not self.client.busy_with(path)}
 
-    def refused(self, *arguments, says, beside_a_client=False):
+    def refused(self, *arguments, says):
         """A command that must be refused with these words, changing nothing."""
-        before = self.contents(beside_a_client)
+        before = self.contents()
         done = self.run(*arguments)
         if done.code != 1:
             raise Failed(f"turnfs {' '.join(arguments)} must be refused: {done.complaint()}")
         for words in says:
             if words not in done.stderr:
                 raise Failed(f"turnfs {' '.join(arguments)} does not say {words!r}: {done.stderr.strip()}")
-        same(f"the refused {' '.join(arguments)}", before, self.contents(beside_a_client))
+        same(f"the refused {' '.join(arguments)}", before, self.contents())
 
     def sent(self, session, prompt, expected):
         """The client resumes `session` with `prompt`, and its model must be sent `expected` and the prompt."""
