@@ -149,7 +149,7 @@ const CASES: [Case; 12] = [
         break_it: |store| fs::remove_file(&rollouts(store)[0]).unwrap(),
         state: "damaged",
         errno: libc::EUCLEAN,
-        says: &["is not there"],
+        says: &["is not there", "put back the file"],
     },
     Case {
         name: "shortened ancestor",
@@ -168,7 +168,7 @@ const CASES: [Case; 12] = [
         break_it: |store| fs::remove_file(&rollouts(store)[1]).unwrap(),
         state: "damaged",
         errno: libc::EUCLEAN,
-        says: &["is not there"],
+        says: &["is not there", "put back the file"],
     },
     Case {
         name: "missing ancestor of a fork of a fork",
@@ -180,7 +180,7 @@ const CASES: [Case; 12] = [
         },
         state: "damaged",
         errno: libc::EUCLEAN,
-        says: &["is not there"],
+        says: &["is not there", "put back the file"],
     },
 ];
 

@@ -16,7 +16,7 @@ fn contents(store: &TestStore) -> Contents {
     all.retain(|path, _| !store.root.join(path).is_dir() && !path.to_string_lossy().starts_with("state_5"));
     let index = store.thread_index().unwrap();
     let mut rows = index.prepare("SELECT * FROM threads").unwrap();
-    let columns: Vec<String> = rows.column_names().into_iter().map(str::to_owned).collect();
+    let columns: Vec<String> = rows.column_names().map(str::to_owned).collect();
     let mut rows = rows.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
         let id: String = row.get("id").unwrap();
