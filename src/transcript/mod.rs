@@ -74,10 +74,20 @@ pub fn read_small(store: &StoreDir, file: &Path, most: u64) -> Result<Option<Vec
 /// # Errors
 /// What prevents reading.
 pub fn hash(root: &Path, file: &Path) -> Result<(Option<u64>, FileHash)> {
-    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
-    match opened {
+    match StoreDir::open(root)? {
+        Some(store) => hash_in(&store, file),
+        None => Ok((None, FileHash::of(b""))),
+    }
+}
+
+/// As [`hash`], of a store that is open.
+///
+/// # Errors
+/// What prevents reading.
+pub fn hash_in(store: &StoreDir, file: &Path) -> Result<(Option<u64>, FileHash)> {
+    match store.file(file)? {
         Some(opened) => {
-            let scanned = hash_of(&opened, &root.join(file))?;
+            let scanned = hash_of(&opened, &store.path().join(file))?;
             Ok((Some(scanned.len), scanned.hash))
         }
         None => Ok((None, FileHash::of(b""))),

@@ -173,3 +173,122 @@ fn go_on<T: Clone, B: Clone>(
     let stopped = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
     Ok(((found, Scanned { parsed, checked, ..scanned }), stopped, resumed))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::Duration;
+
+    /// A store with one file, read again and again.
+    struct Case {
+        dir: tempfile::TempDir,
+        passes: Passes,
+    }
+
+    impl Case {
+        fn new(content: &[u8]) -> Case {
+            let case = Case { dir: tempfile::tempdir().unwrap(), passes: Passes::default() };
+            std::fs::write(case.file(), content).unwrap();
+            case
+        }
+
+        fn file(&self) -> PathBuf {
+            self.dir.path().join("f")
+        }
+
+        fn append(&self, bytes: &[u8]) {
+            File::options().append(true).open(self.file()).unwrap().write_all(bytes).unwrap();
+        }
+
+        /// The lines, and how many bytes were parsed and only hashed.
+        fn read(&mut self, basis: u8) -> (Vec<String>, u64, u64) {
+            let store = StoreDir::open(self.dir.path()).unwrap().unwrap();
+            let each = |lines: &mut Vec<String>, line: Line<'_>| {
+                let end = if line.terminated { "" } else { "..." };
+                lines.push(format!("{} {}{end}", line.number, String::from_utf8_lossy(line.bytes)));
+            };
+            let read = self.passes.scan(&store, Path::new("f"), basis, Vec::new, each).unwrap();
+            let (lines, scanned) = read.unwrap();
+            assert_eq!(scanned.hash, FileHash::of(&std::fs::read(self.file()).unwrap()));
+            (lines, scanned.parsed, scanned.checked)
+        }
+
+        fn same(&self) -> u64 {
+            self.passes.same(Path::new("f"))
+        }
+    }
+
+    fn lines(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn an_append_is_parsed_alone_and_a_half_line_is_parsed_again() {
+        let mut case = Case::new(b"one\ntwo\nthr");
+        assert_eq!(case.read(0), (lines(&["1 one", "2 two", "3 thr..."]), 11, 0));
+        case.append(b"ee\nfour\n");
+        assert_eq!(case.read(0), (lines(&["1 one", "2 two", "3 three", "4 four"]), 11, 8));
+        case.append(b"five");
+        assert_eq!(case.read(0), (lines(&["1 one", "2 two", "3 three", "4 four", "5 five..."]), 4, 19));
+    }
+
+    #[test]
+    fn a_changed_beginning_another_basis_and_a_shorter_file_are_parsed_whole() {
+        let mut case = Case::new(b"one\ntwo\n");
+        case.read(0);
+        assert_eq!(case.read(1), (lines(&["1 one", "2 two"]), 8, 0));
+        std::fs::write(case.file(), b"ONE\ntwo\nthree\n").unwrap();
+        assert_eq!(case.read(1), (lines(&["1 ONE", "2 two", "3 three"]), 14, 8));
+        std::fs::write(case.file(), b"ONE\n").unwrap();
+        assert_eq!(case.read(1), (lines(&["1 ONE"]), 4, 0));
+    }
+
+    #[test]
+    fn what_is_proven_the_same_is_what_every_pass_since_saw() {
+        let mut case = Case::new(b"one\ntw");
+        case.read(0);
+        assert_eq!(case.same(), 0, "nothing was seen before");
+        case.passes.settle();
+        case.read(0);
+        assert_eq!(case.same(), u64::MAX);
+        case.append(b"o\n");
+        case.read(0);
+        assert_eq!(case.same(), 4);
+        case.append(b"three\n");
+        case.read(0);
+        assert_eq!(case.same(), 4, "what came in between was not there then");
+        std::fs::write(case.file(), b"ONE\ntwo\nthree\n").unwrap();
+        case.read(0);
+        std::fs::write(case.file(), b"one\ntwo\nthree\n").unwrap();
+        case.read(0);
+        assert_eq!(case.same(), 0);
+    }
+
+    #[test]
+    fn a_settled_file_is_not_even_hashed() {
+        let mut case = Case::new(b"one\n");
+        case.read(0);
+        assert_eq!(case.read(0), (lines(&["1 one"]), 0, 4), "too young to be believed");
+        std::thread::sleep(Duration::from_millis(2200));
+        case.read(0);
+        assert_eq!(case.read(0), (lines(&["1 one"]), 0, 0));
+        std::fs::write(case.file(), b"two\n").unwrap();
+        assert_eq!(case.read(0).0, lines(&["1 two"]));
+    }
+
+    #[test]
+    fn a_file_that_grows_under_the_pass_is_not_parsed_twice() {
+        let case = Case::new(b"one\n");
+        let store = StoreDir::open(case.dir.path()).unwrap().unwrap();
+        let mut passes = Passes::default();
+        let each = |lines: &mut u32, _: Line<'_>| {
+            *lines += 1;
+            case.append(b"more\n");
+        };
+        let read = passes.scan(&store, Path::new("f"), (), || 0, each).unwrap();
+        let (lines, scanned) = read.unwrap();
+        assert_eq!((lines, scanned.len, scanned.parsed, scanned.checked), (2, 9, 9, 4));
+    }
+}

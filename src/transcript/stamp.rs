@@ -246,7 +246,8 @@ mod tests {
         std::fs::write(&file, "one").unwrap();
         let before = stamp(dir.path(), "f").unwrap();
         std::fs::write(&other, "two").unwrap();
-        let times = std::fs::FileTimes::new().set_modified(before.modified().into());
+        let times =
+            std::fs::FileTimes::new().set_modified(std::fs::metadata(&file).unwrap().modified().unwrap());
         std::fs::File::options().write(true).open(&other).unwrap().set_times(times).unwrap();
         std::fs::rename(&other, &file).unwrap();
         let after = stamp(dir.path(), "f").unwrap();

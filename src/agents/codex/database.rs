@@ -13,9 +13,9 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
 use super::layout::STATE_DB;
-use crate::session::{AgentKind, Damage, DamageClass, Refusal, Result, Row as WholeRow, SqlValue};
+use crate::session::{AgentKind, Damage, DamageClass, FileHash, Refusal, Result, Row as WholeRow, SqlValue};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Stamp, StoreDir};
+use crate::transcript::{self, Stamp, StoreDir};
 
 /// Largest database that is copied for reading, with its WAL, bytes. Above it files alone are used.
 const LARGEST: u64 = 512 << 20;
@@ -26,6 +26,8 @@ const ATTEMPTS: u32 = 3;
 pub struct Row {
     /// Absolute.
     pub rollout_path: String,
+    /// The project.
+    pub cwd: Option<String>,
     pub title: Option<String>,
     pub name: Option<String>,
     pub model: Option<String>,
@@ -56,12 +58,27 @@ pub fn stamps(store: &StoreDir) -> Result<Stamps> {
     Ok([store.stat(&db)?, store.stat(&wal)?, store.stat(&journal)?])
 }
 
+/// Hash of the bytes of the database's files now.
+///
+/// # Errors
+/// What prevents reading them.
+pub fn hash(store: &StoreDir) -> Result<FileHash> {
+    let mut all = Vec::new();
+    for file in files() {
+        let (len, hash) = transcript::hash_in(store, &file)?;
+        count_bytes(AgentKind::Codex, ReadKind::Index, len.unwrap_or(0));
+        all.extend_from_slice(&len.unwrap_or(u64::MAX).to_le_bytes());
+        all.extend_from_slice(&hash.0.to_le_bytes());
+    }
+    Ok(FileHash::of(&all))
+}
+
 /// Reads the index. What prevents that is a problem to show, never an error: files alone are enough.
 pub fn read(store: &StoreDir) -> Index {
     for _ in 0..ATTEMPTS {
         let Ok(before) = stamps(store) else { break };
         let Some(db) = before[0] else { return Index::default() };
-        let len = before.iter().flatten().map(|stat| stat.len).sum::<u64>();
+        let len = before.iter().flatten().map(|stamp| stamp.len).sum::<u64>();
         if len > LARGEST {
             return unusable(format!("is larger than {} MB", LARGEST >> 20));
         }
@@ -158,7 +175,7 @@ fn with<T>(
     stamps: &Stamps,
     ask: impl FnOnce(&Connection) -> Result<T, Unreadable>,
 ) -> Result<T, Unreadable> {
-    let beside = stamps[1..].iter().flatten().any(|stat| stat.len > 0);
+    let beside = stamps[1..].iter().flatten().any(|stamp| stamp.len > 0);
     if !beside {
         let path = store.path().join(STATE_DB);
         return ask(&open(&path, "mode=ro&immutable=1")?);
@@ -210,10 +227,11 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
     }
     let column = |name: &'static str| if has(name) { name } else { "NULL" };
     let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {} FROM threads",
+        "SELECT id, rollout_path, {}, {}, {}, {} FROM threads",
         column("title"),
         column("name"),
-        column("model")
+        column("model"),
+        column("cwd")
     );
     let mut statement = db.prepare(&sql)?;
     let mut found = statement.query([])?;
@@ -225,7 +243,8 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
         };
         if let (Some(id), Some(rollout_path)) = (text(0), text(1)) {
             let filled = |at: usize| text(at).filter(|text| !text.is_empty());
-            rows.insert(id, Row { rollout_path, title: filled(2), name: filled(3), model: filled(4) });
+            let (title, name, model, cwd) = (filled(2), filled(3), filled(4), filled(5));
+            rows.insert(id, Row { rollout_path, cwd, title, name, model });
         }
     }
     Ok(rows)

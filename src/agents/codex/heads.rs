@@ -47,7 +47,7 @@ pub struct Heads {
 }
 
 struct Known {
-    stat: Stamp,
+    stamp: Stamp,
     /// Read too soon after a change to be believed at the next look.
     young: bool,
     head: Arc<Head>,
@@ -58,17 +58,17 @@ impl Heads {
     ///
     /// # Errors
     /// What prevents reading.
-    pub fn head(&mut self, store: &StoreDir, rollout: &Rollout, stat: &Stamp) -> Result<Arc<Head>> {
+    pub fn head(&mut self, store: &StoreDir, rollout: &Rollout, stamp: &Stamp) -> Result<Arc<Head>> {
         if let Some(known) = self.known.get(&rollout.file)
-            && known.stat == *stat
+            && known.stamp == *stamp
             && !known.young
         {
             return Ok(known.head.clone());
         }
-        let young = !stat.vouches(Timestamp::now());
+        let young = !stamp.vouches(Timestamp::now());
         let head = Arc::new(read(store, &rollout.file)?);
         self.reads += 1;
-        self.known.insert(rollout.file.clone(), Known { stat: *stat, young, head: head.clone() });
+        self.known.insert(rollout.file.clone(), Known { stamp: *stamp, young, head: head.clone() });
         Ok(head)
     }
 
