@@ -106,9 +106,13 @@ impl Fs {
         if let Some(text) = &*text {
             return Ok(text.clone());
         }
-        let made = self.text(&open.node)?;
+        let changed = || Refusal::Changed { what: "this file".into() };
+        let made = match self.text(&open.node) {
+            Err(Refusal::NotFound { .. }) => return Err(changed()),
+            made => made?,
+        };
         if made.version != open.version() {
-            return Err(Refusal::Changed { what: "this file".into() });
+            return Err(changed());
         }
         Ok(text.insert(Arc::new(made.bytes)).clone())
     }

@@ -158,15 +158,23 @@ impl Fs {
     pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<Attr> {
         let heard = self.heard();
         let node = self.node(ino)?;
-        let mut facts = self.facts(&node)?;
+        let facts = self.facts(&node);
         // Whoever reads through a handle reads its version, whatever the file has become.
         if let Some(handle) = handle.and_then(|number| self.handles.get(number))
             && let Shows::Text(text) = &handle.shows
         {
             self.grow(handle.ino, text);
-            facts.size = text.len();
+            let size = text.len();
+            return Ok(match facts {
+                Ok(facts) => self.attr(ino, &node, tree::Facts { size, ..facts }, heard),
+                // What was opened is not there any more, or is refused now.
+                Err(_) => {
+                    let facts = tree::Facts::file(size, self.started);
+                    Attr { lasting: Lasting::NOT, ..self.attr(ino, &node, facts, heard) }
+                }
+            });
         }
-        Ok(self.attr(ino, &node, facts, heard))
+        Ok(self.attr(ino, &node, facts?, heard))
     }
 
     /// Changes of attributes: a control file may be truncated to nothing and touched, which does nothing.

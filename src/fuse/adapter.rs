@@ -128,7 +128,8 @@ fn file_type(kind: Kind) -> FileType {
 fn open_flags(cache: Cache) -> FopenFlags {
     FopenFlags::FOPEN_NOFLUSH
         | match cache {
-            Cache::Direct => FopenFlags::FOPEN_DIRECT_IO,
+            // Without the second flag the kernel drops the pages that readers of another version still need.
+            Cache::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_KEEP_CACHE,
             Cache::Fresh => FopenFlags::empty(),
             Cache::Keep => FopenFlags::FOPEN_KEEP_CACHE,
         }

@@ -10,5 +10,6 @@ mod edits;
 mod odd_file_systems;
 mod passthrough;
 mod push;
+mod readers;
 mod steady;
 mod store;
