@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::session::Result;
-use crate::transcript::{EntryKind, StoreDir};
+use crate::transcript::{EntryKind, Stat, StoreDir};
 
 pub const SESSIONS: &str = "sessions";
 pub const ARCHIVED: &str = "archived_sessions";
@@ -69,49 +71,71 @@ impl Rollout {
     }
 }
 
-/// The rollout files of a store.
-#[derive(Default)]
-pub struct Rollouts {
-    /// By rollout id.
-    pub files: BTreeMap<String, Rollout>,
-    /// The folders that were listed, relative to the store's root.
-    pub folders: Vec<PathBuf>,
-}
-
-/// Every rollout file of a store. Costs one readdir for each folder.
+/// Every rollout file of a store, by rollout id. Costs one readdir for each folder.
 ///
 /// Where a plain and a compressed file of one name exist, the plain one counts, as it does for the client.
 ///
 /// # Errors
 /// What prevents listing a folder.
-pub fn rollouts(store: &StoreDir) -> Result<Rollouts> {
-    let mut found = Rollouts::default();
-    collect(store, Path::new(ARCHIVED), 0, &mut found)?;
-    collect(store, Path::new(SESSIONS), 3, &mut found)?;
-    Ok(found)
+pub fn rollouts(store: &StoreDir) -> Result<BTreeMap<String, Rollout>> {
+    Ok(Folders::list(store)?.rollouts)
 }
 
-/// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
-fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut Rollouts) -> Result<()> {
-    let Some(opened) = store.dir(dir)? else { return Ok(()) };
-    found.folders.push(dir.to_owned());
-    for entry in opened.entries()? {
-        let path = dir.join(&entry.name);
-        match entry.kind {
-            EntryKind::Dir if depth > 0 => collect(store, &path, depth - 1, found)?,
-            EntryKind::File => {
-                let Some(rollout) = Rollout::named(&path) else { continue };
-                match found.files.get(&rollout.id) {
-                    Some(other) if !other.compressed() && rollout.compressed() => {}
-                    _ => {
-                        found.files.insert(rollout.id.clone(), rollout);
+/// The rollout files of a store at one moment, and what proves that they are still all.
+pub struct Folders {
+    pub rollouts: BTreeMap<String, Rollout>,
+    /// Every folder that was listed, or that was not there; with its facts before.
+    seen: Vec<(PathBuf, Option<Stat>)>,
+    at: Timestamp,
+}
+
+impl Folders {
+    /// # Errors
+    /// What prevents listing a folder.
+    pub fn list(store: &StoreDir) -> Result<Folders> {
+        let mut folders = Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: Timestamp::now() };
+        folders.collect(store, Path::new(ARCHIVED), 0)?;
+        folders.collect(store, Path::new(SESSIONS), 3)?;
+        Ok(folders)
+    }
+
+    /// Whether no file came or went since: one stat for each folder. A folder that changed shortly before it
+    /// was listed proves nothing.
+    pub fn still_hold(&self, store: &StoreDir) -> bool {
+        let same = |folder: &Path, before: &Option<Stat>| {
+            before.is_none_or(|stat| stat.vouches(self.at))
+                && store.stat_to_compare(folder).is_ok_and(|now| now == *before)
+        };
+        self.seen.iter().all(|(folder, before)| same(folder, before))
+    }
+
+    /// The folders that were listed, relative to the store's root.
+    pub fn listed(&self) -> impl Iterator<Item = &Path> {
+        self.seen.iter().filter(|(_, there)| there.is_some()).map(|(folder, _)| folder.as_path())
+    }
+
+    /// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
+    fn collect(&mut self, store: &StoreDir, dir: &Path, depth: u32) -> Result<()> {
+        self.seen.push((dir.to_owned(), store.stat(dir)?));
+        let Some(opened) = store.dir(dir)? else { return Ok(()) };
+        for entry in opened.entries()? {
+            let path = dir.join(&entry.name);
+            match entry.kind {
+                EntryKind::Dir if depth > 0 => self.collect(store, &path, depth - 1)?,
+                EntryKind::File => {
+                    let Some(rollout) = Rollout::named(&path) else { continue };
+                    match self.rollouts.get(&rollout.id) {
+                        Some(other) if !other.compressed() && rollout.compressed() => {}
+                        _ => {
+                            self.rollouts.insert(rollout.id.clone(), rollout);
+                        }
                     }
                 }
+                EntryKind::Dir | EntryKind::Symlink | EntryKind::Other => {}
             }
-            EntryKind::Dir | EntryKind::Symlink | EntryKind::Other => {}
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The lock that every client holds while it has the thread loaded.
