@@ -202,7 +202,9 @@ impl Seen {
         };
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;
-            let lasting = listed.session.first_prompt.is_some() || previous.names.contains_key(key);
+            // A session that is just being made may be seen before the index knows it, with other facts.
+            let whole = listed.session.first_prompt.is_some() && listed.session.project().is_some();
+            let lasting = whole || previous.names.contains_key(key);
             lasting.then(|| (key.clone(), listed.name.clone()))
         });
         let names = Arc::new(given.collect());

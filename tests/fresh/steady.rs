@@ -37,12 +37,12 @@ fn a_steady_state_reads_no_byte_and_parses_nothing() {
     assert!(sessions >= 50, "{sessions} sessions");
     let counters =
         || (metric(&mount.path, "turnfs_store_bytes_read_total"), metric(&mount.path, "turnfs_parses_total"));
-    let rounds = setting("TURNFS_TEST_ROUNDS", 5);
-    // What somebody else's programs are doing can still change who seems to have a session open, and with that
-    // a heading: the state is steady when a whole run of rounds reads nothing.
+    let rounds = setting("TURNFS_TEST_ROUNDS", 3);
+    // The kernel may drop a page of a text at any time, and a machine with proactive reclaim does: the text is
+    // read once more then. The state is steady if a whole run of rounds reads nothing.
     let mut after = counters();
     let mut before = (0, 0);
-    for _ in 0..3 {
+    for _ in 0..10 {
         if before == after {
             break;
         }
