@@ -40,6 +40,7 @@ pub enum Command {
     Undo(UndoArgs),
     Redo(RedoArgs),
     Fork(ForkArgs),
+    Adopt(AdoptArgs),
     Check(CheckArgs),
     Prune(PruneArgs),
     Doctor(DoctorArgs),
@@ -261,6 +262,38 @@ pub struct ForkArgs {
     pub session: String,
     /// The last turn to keep: a number from 0, or `last` (the last finished one)
     pub n: Number,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Copy a moved project's sessions to its new path, and print the new ids
+///
+/// Each copy holds the whole session, and the agent finds it when it is started in NEW_DIR. The sessions of
+/// OLD_DIR are not changed, and may be in use. A session that was copied there before is not copied again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs adopt ~/old/app ~/new/app --dry-run             what would be copied
+  turnfs adopt ~/old/app ~/new/app                       all sessions; prints the new ids
+  turnfs adopt ~/old/app ~/new/app --session 1234abcd    only this one
+
+Refused: NEW_DIR is no directory or belongs to somebody else; OLD_DIR still is a directory (--force).")]
+pub struct AdoptArgs {
+    /// The project's path as its sessions record it; it need not exist any more
+    #[arg(value_name = "OLD_DIR", value_hint = ValueHint::DirPath)]
+    pub old: PathBuf,
+    /// Where the project is now
+    #[arg(value_name = "NEW_DIR", value_hint = ValueHint::DirPath)]
+    pub new: PathBuf,
+    /// Only this session of OLD_DIR; repeatable
+    #[arg(long = "session", value_name = "SESSION", help = SESSION_HELP)]
+    pub sessions: Vec<String>,
+    /// Change nothing; show what would be copied
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Although OLD_DIR still is a directory
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

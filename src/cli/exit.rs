@@ -44,6 +44,12 @@ pub enum Failure {
     NotInAMount { path: String },
     #[error("{path} is no session; go one level deeper, or name a session by its id")]
     NotASession { path: String },
+    #[error("{path} is where the sessions are already")]
+    SamePlace { path: String },
+    #[error(
+        "{path} still is a directory, so its project seems not to have moved (EEXIST); copy all the same with --force"
+    )]
+    OldIsThere { path: String },
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
     #[error("cannot write JSON: {0}")]

@@ -47,19 +47,51 @@ pub fn as_given(dir: Option<&Path>) -> Result<PathBuf, Failure> {
     Ok(lexically_normal(&shell.unwrap_or(here).join(given)))
 }
 
+/// The project paths that a directory can stand for which may be there no longer, or be a link to where the
+/// project is now: as given, with what is above it resolved, and, for a directory in a mount, the one that it
+/// shows. The directory itself is not resolved. Each once.
+///
+/// # Errors
+/// When there is no working directory.
+pub fn recorded_spellings(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let given = as_given(Some(dir))?;
+    let look = {
+        let given = given.clone();
+        move || {
+            let above = given.parent()?.canonicalize().ok()?;
+            let shown = given.canonicalize().ok().as_deref().and_then(session_arg::inside_mount);
+            Some((above.join(given.file_name()?), shown))
+        }
+    };
+    let (resolved, shown) = crate::fs::within(look).flatten().unzip();
+    Ok(match shown.flatten() {
+        Some(inside) => vec![Path::new("/").join(inside)],
+        None => each_once(given, [resolved]),
+    })
+}
+
 /// The project paths that a directory can stand for: as given, as resolved on the host, and, for a
 /// directory in a mount, the one that it shows. Each once.
 fn spellings(given: &Path) -> Vec<PathBuf> {
-    let resolved = given.canonicalize().ok();
+    // A place that does not answer stands for itself.
+    let look = {
+        let given = given.to_owned();
+        move || given.canonicalize().ok()
+    };
+    let resolved = crate::fs::within(look).flatten();
     let shown =
         resolved.as_deref().and_then(session_arg::inside_mount).map(|inside| Path::new("/").join(inside));
-    let mut spellings = vec![given.to_owned()];
-    for other in [resolved, shown].into_iter().flatten() {
-        if !spellings.contains(&other) {
-            spellings.push(other);
+    each_once(given.to_owned(), [resolved, shown])
+}
+
+fn each_once<const N: usize>(first: PathBuf, others: [Option<PathBuf>; N]) -> Vec<PathBuf> {
+    let mut paths = vec![first];
+    for other in others.into_iter().flatten() {
+        if !paths.contains(&other) {
+            paths.push(other);
         }
     }
-    spellings
+    paths
 }
 
 /// Without `.` and `..`, as `cd` counts them.

@@ -28,12 +28,20 @@ pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     Ok(Arc::new(catalog))
 }
 
+/// turnfs's state directory as it is.
+///
+/// # Errors
+/// When it cannot be told where it is.
+pub fn state() -> Result<StateDir, Failure> {
+    Ok(StateDir::of(&Environment::of_process())?)
+}
+
 /// turnfs's state directory, after what a crash left half done in a store was finished or rolled back.
 ///
 /// # Errors
 /// When it cannot be told where it is, or be read.
 pub fn recovered_state() -> Result<StateDir, Failure> {
-    let state = StateDir::of(&Environment::of_process())?;
+    let state = state()?;
     for sentence in cut::recover(&state)? {
         output::complain(&sentence);
     }

@@ -4,12 +4,14 @@
 //! reversible and safe against a crash, for every store alike. Called by `fs` (control files) and `cli`.
 //! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
 
+mod adopted;
 mod apply;
 mod beside;
 mod disk;
 mod entry;
 mod execute;
 mod fault;
+mod fork;
 mod holder;
 mod journal;
 mod lease;
@@ -29,6 +31,8 @@ pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
 pub use undone::{Undone, undone, undone_span};
+
+use std::path::Path;
 
 use crate::agents::agent;
 use crate::session::{History, Result, Session};
@@ -69,5 +73,50 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// # Errors
 /// Nothing is left behind whenever an error is returned.
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
-    execute::fork(agent(session.key.agent), state, session, seen, n)
+    fork::fork(agent(session.key.agent), state, session, seen, n)
+}
+
+/// A session of another project that holds the whole of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Adopted {
+    Now {
+        id: String,
+    },
+    /// By an earlier call.
+    Before {
+        id: String,
+    },
+}
+
+/// Makes a copy of the whole of `session` that belongs to `project` (absolute and resolved), unless an earlier
+/// call made one that `is_there` still knows by its id.
+///
+/// # Errors
+/// As [`fork`]; nothing is left behind.
+pub fn adopt(
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    project: &Path,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<Adopted> {
+    let made = fork::adopt(agent(session.key.agent), state, session, seen, project, is_there)?;
+    Ok(match made {
+        (id, false) => Adopted::Now { id },
+        (id, true) => Adopted::Before { id },
+    })
+}
+
+/// The id of the copy that [`adopt`] would find; changes nothing.
+///
+/// # Errors
+/// What prevents reading turnfs's own state.
+pub fn adopted_before(
+    state: &StateDir,
+    session: &Session,
+    project: &Path,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<Option<String>> {
+    let Some(folder) = state::Folder::find(state, &session.key)? else { return Ok(None) };
+    Ok(adopted::copies(&folder, project)?.into_iter().find(|id| is_there(id)))
 }

@@ -67,7 +67,7 @@ impl Fs {
                 Ok(rendered(&*self.catalog.session(&session.key)?, turn, &span)?.into_bytes())
             }
             Part::Status => Ok(self.status(session, false)?.into_bytes()),
-            Part::Meta => Ok(self.meta(session)?.into_bytes()),
+            Part::Meta => Ok(self.meta(session, true)?.into_bytes()),
             _ => Err(Refusal::Internal { what: format!("{part:?} has no text") }),
         }
     }

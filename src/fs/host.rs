@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How long a caller waits for the host.
 const LIMIT: Duration = Duration::from_millis(300);
+/// How long a command waits for the host, which nobody else waits for meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How many looks may hang at once; more are answered "nothing there".
 const MAX_HANGING: usize = 8;
 
@@ -19,6 +21,17 @@ pub(super) enum Found {
     Directory,
     /// A symlink to a directory, by that directory's resolved path.
     LinkTo(PathBuf),
+}
+
+/// The answer of `look`, if the host gives one within 2 s; else a thread is left waiting. For commands.
+pub fn within<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (answer, answered) = mpsc::channel();
+    let look = move || {
+        // Nobody may be waiting any more.
+        let _ = answer.send(look());
+    };
+    std::thread::Builder::new().name("host".into()).spawn(look).ok()?;
+    answered.recv_timeout(PATIENCE).ok()
 }
 
 /// The host's tree, without what is below our own mount.
@@ -68,13 +81,12 @@ impl Host {
 
 fn look(path: &Path) -> Found {
     let Ok(found) = path.symlink_metadata() else { return Found::Nothing };
-    if found.is_dir() {
-        return Found::Directory;
-    }
-    if !found.is_symlink() {
+    if !found.is_dir() && !found.is_symlink() {
         return Found::Nothing;
     }
+    // The symlink may stand further up: where one is a recorded project itself, it was not answered as a link.
     match path.canonicalize() {
+        Ok(target) if target == path => Found::Directory,
         Ok(target) if target.is_dir() => Found::LinkTo(target),
         _ => Found::Nothing,
     }
@@ -125,6 +137,8 @@ mod tests {
         let host = Host::new(&base.join("mount"));
         assert_eq!(host.look(&base.join("real")), Found::Directory);
         assert_eq!(host.look(&base.join("link")), Found::LinkTo(base.join("real")));
+        std::fs::create_dir(base.join("real/below")).unwrap();
+        assert_eq!(host.look(&base.join("link/below")), Found::LinkTo(base.join("real/below")));
         for name in ["file", "to-file", "loop", "absent"] {
             assert_eq!(host.look(&base.join(name)), Found::Nothing, "{name}");
         }

@@ -227,7 +227,9 @@ impl Fs {
                 let text = self.control_text(session, *control).unwrap_or_default();
                 Ok(Facts::file(text.len() as u64, updated()?))
             }
-            Part::Prompt(_) | Part::Context | Part::Meta => {
+            // No size is worth asking the host what is at a project's path.
+            Part::Meta => Ok(Facts::file(self.meta(session, false)?.len() as u64, updated()?)),
+            Part::Prompt(_) | Part::Context => {
                 let text = self.text(&Node::Session(session.clone(), part.clone()))?;
                 Ok(Facts::file(text.len() as u64, updated()?))
             }

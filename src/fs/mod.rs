@@ -13,6 +13,7 @@ mod inside;
 mod memory;
 mod metrics;
 mod node;
+mod places;
 mod status;
 mod text;
 mod tree;
@@ -35,6 +36,7 @@ use crate::session::{Errno, Refusal, Result, SessionKey};
 
 pub use control::{Command, Target};
 pub use handles::Cache;
+pub use host::within;
 pub use inodes::ROOT;
 pub use metrics::{Op, count};
 pub use node::{Control, Kind};
@@ -104,6 +106,7 @@ pub struct Fs {
     inodes: inodes::Inodes,
     handles: Handles,
     host: host::Host,
+    places: places::Places,
     memory: memory::Memory,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
@@ -117,6 +120,7 @@ impl Fs {
         Fs {
             projects: options.project.as_deref().map(tree::spellings),
             host: host::Host::new(&options.mountpoint),
+            places: places::Places::new(&options.mountpoint),
             caching: Caching::NONE,
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),

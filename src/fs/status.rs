@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Fs;
 use super::node::SessionRef;
+use super::places::ProjectState;
 use super::text::{self, Status};
 use crate::agents;
 use crate::render::one_line;
@@ -28,14 +29,24 @@ impl Fs {
         };
         let last = self.memory.last(&session.key);
         let history = view.as_ref().map(|view| &view.history).map_err(Clone::clone);
-        Ok(Status { session: &facts, history, writer, last: last.as_deref() }.text())
+        let listing = self.catalog.last_listing();
+        let index = listing.problems.iter().find(|(kind, problem)| {
+            *kind == session.key.agent && agents::agent(*kind).index_file() == Some(problem.file.as_str())
+        });
+        let index = index.map(|(_, problem)| problem);
+        Ok(Status { session: &facts, history, writer, index, last: last.as_deref() }.text())
     }
 
-    /// The text of `meta.json`.
-    pub(super) fn meta(&self, session: &SessionRef) -> Result<String> {
+    /// The text of `meta.json`. With `ask`, the host is asked what is at the project's path now; else the last
+    /// answer will do.
+    pub(super) fn meta(&self, session: &SessionRef, ask: bool) -> Result<String> {
         let facts = self.catalog.session(&session.key)?;
         let view = self.view(&session.key);
-        Ok(text::meta(&facts, view.as_ref().ok().map(|view| &view.history)))
+        let project = facts.project().map(|path| {
+            let found = if ask { self.places.ask(path) } else { self.places.last(path) };
+            ProjectState::of(found, facts.updated)
+        });
+        Ok(text::meta(&facts, project.as_ref(), view.as_ref().ok().map(|view| &view.history)))
     }
 
     /// The text of `.turnfs/status`: looks at every session.

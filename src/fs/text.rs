@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::places::ProjectState;
 use crate::cut::Undone;
 use crate::render::one_line;
 use crate::session::{
@@ -47,6 +48,8 @@ pub(super) struct Status<'a> {
     /// The history, or why it cannot be read.
     pub history: Result<&'a History, Refusal>,
     pub writer: Option<Writer>,
+    /// What is wrong with the store's index of sessions: the session's place is the one of the last sound one.
+    pub index: Option<&'a Damage>,
     /// The outcome of the last command.
     pub last: Option<&'a str>,
 }
@@ -63,6 +66,9 @@ impl Status<'_> {
         }
         if let Place::Unplaced { reason } = &self.session.place {
             lines.put("unplaced", reason);
+        }
+        if let Some(damage) = self.index {
+            lines.put("index", &format!("{}, line {}: {}", damage.file, damage.line, damage.message));
         }
         lines.put("last", self.last.unwrap_or("none"));
         lines.0
@@ -207,6 +213,11 @@ struct Meta<'a> {
     agent: &'a str,
     title: Option<&'a str>,
     project: Option<String>,
+    /// What is at that path now; null where there is no project.
+    project_state: Option<&'static str>,
+    /// Where the path leads now, of a symlink.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_leads_to: Option<String>,
     created: String,
     updated: String,
     /// Null where the history is refused.
@@ -218,7 +229,7 @@ struct Meta<'a> {
     files: Vec<String>,
 }
 
-pub(super) fn meta(session: &Session, history: Option<&History>) -> String {
+pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Option<&History>) -> String {
     let readable = history.filter(|history| history.readable().is_ok());
     let all = session.files.iter().chain(&session.sidecars);
     let meta = Meta {
@@ -226,6 +237,11 @@ pub(super) fn meta(session: &Session, history: Option<&History>) -> String {
         agent: session.key.agent.name(),
         title: session.title.as_deref(),
         project: session.project().map(|path| path.to_string_lossy().into_owned()),
+        project_state: state.map(ProjectState::name),
+        project_leads_to: match state {
+            Some(ProjectState::Symlink(place)) => Some(place.to_string_lossy().into_owned()),
+            _ => None,
+        },
         created: rfc3339(session.created),
         updated: rfc3339(session.updated),
         turns: readable.map(|history| history.turns.len()),

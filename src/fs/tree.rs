@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::host::{Found, relative};
+use super::host::{Found, relative, within};
 use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
 use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
@@ -298,7 +298,9 @@ pub(super) fn spellings(project: &Path) -> Vec<PathBuf> {
     // `absolute` keeps a trailing slash and `..`; recorded paths have neither.
     let plain: PathBuf = given.components().collect();
     let mut paths = vec![plain];
-    paths.extend(project.canonicalize().ok());
+    let asked = project.to_owned();
+    // A place that does not answer stands for itself.
+    paths.extend(within(move || asked.canonicalize().ok()).flatten());
     paths.dedup();
     paths
 }

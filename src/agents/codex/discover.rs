@@ -263,9 +263,8 @@ fn created(first: &Known) -> Timestamp {
 fn place(head: &Head) -> Place {
     let unplaced = |reason: &str| Place::Unplaced { reason: reason.to_owned() };
     match &head.meta {
-        Ok(meta) => match meta.cwd.as_deref().map(Path::new) {
-            Some(path) if path.is_absolute() => Place::Project(path.to_owned()),
-            Some(_) => unplaced("the recorded project path is not absolute"),
+        Ok(meta) => match meta.cwd.as_deref() {
+            Some(path) => Place::recorded(path),
             None => unplaced("the session records no project"),
         },
         Err(NoMeta::Empty) => unplaced("the file is empty, so it names no project"),

@@ -118,11 +118,19 @@ impl Agent for Codex {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        cuts::plan_fork(session, history, n)
+        cuts::plan_fork(session, history, n, None)
+    }
+
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+        cuts::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
+    }
+
+    fn index_file(&self) -> Option<&'static str> {
+        Some(layout::STATE_DB)
     }
 
     fn writer(&self, session: &Session, _: &History) -> Option<Writer> {

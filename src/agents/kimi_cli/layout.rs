@@ -5,7 +5,7 @@
 //! if kimi.json lists a path with that hash. Facts: `docs/stores/kimi-cli.md`, "1. Layout".
 
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,9 +25,11 @@ pub(super) const WIRE: &str = "wire.jsonl";
 pub(super) const CONTEXT: &str = "context.jsonl";
 pub(super) const STATE: &str = "state.json";
 pub(super) const SUBAGENTS: &str = "subagents";
+/// Where a work directory is on this machine.
+pub(super) const LOCAL: &str = "local";
 
 /// Longest index and longest state.json that are read, bytes. Real ones have kilobytes.
-const LONGEST_INDEX: u64 = 64 << 20;
+pub(super) const LONGEST_INDEX: u64 = 64 << 20;
 pub(super) const LONGEST_STATE: u64 = 4 << 20;
 
 /// What is remembered from one look to the next.
@@ -359,7 +361,7 @@ struct WorkDir {
 }
 
 fn local() -> String {
-    "local".to_owned()
+    LOCAL.to_owned()
 }
 
 impl Projects {
@@ -389,26 +391,20 @@ impl Projects {
     }
 }
 
+/// The name of a local work directory's folder under sessions/.
+pub(super) fn folder(path: &str) -> String {
+    Md5::digest(path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl WorkDir {
     /// The directory's name under sessions/, and the place of its sessions.
     fn place(self) -> (String, Place) {
-        let hash: String =
-            Md5::digest(self.path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-        if self.kaos != local() {
+        let hash = folder(&self.path);
+        if self.kaos != LOCAL {
             let reason = format!("its work directory {} is on {}, not on this machine", self.path, self.kaos);
             return (format!("{}_{hash}", self.kaos), Place::Unplaced { reason });
         }
-        let path = PathBuf::from(&self.path);
-        let place = if !path.is_absolute() {
-            Place::Unplaced { reason: format!("its recorded work directory {:?} is relative", self.path) }
-        } else if path.components().any(|part| part == Component::ParentDir) || self.path.contains('\0') {
-            Place::Unplaced {
-                reason: format!("its recorded work directory {:?} is no plain path", self.path),
-            }
-        } else {
-            Place::Project(path)
-        };
-        (hash, place)
+        (hash, Place::recorded(&self.path))
     }
 }
 

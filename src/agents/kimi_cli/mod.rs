@@ -15,6 +15,7 @@ mod plan;
 mod records;
 mod turns;
 mod view;
+mod work_dirs;
 mod writer;
 
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment};
+use super::{Agent, Discovery, Environment, SharedIndex};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
 pub struct KimiCli;
@@ -61,11 +62,23 @@ impl Agent for KimiCli {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        plan::plan_fork(session, history, n)
+        plan::plan_fork(session, history, n, None)
+    }
+
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+        plan::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         plan::plan_undo(session, history, n)
+    }
+
+    fn index_file(&self) -> Option<&'static str> {
+        Some(layout::INDEX)
+    }
+
+    fn shared_index(&self) -> Option<&dyn SharedIndex> {
+        Some(&work_dirs::WorkDirs)
     }
 
     fn writer(&self, session: &Session, history: &History) -> Option<Writer> {

@@ -70,11 +70,19 @@ impl Agent for OpenMax {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        cuts::plan_fork(session, history, n)
+        cuts::plan_fork(session, history, n, None)
+    }
+
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+        cuts::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         cuts::plan_undo(session, history, n)
+    }
+
+    fn index_file(&self) -> Option<&'static str> {
+        Some(layout::INDEX)
     }
 
     fn shared_index(&self) -> Option<&dyn SharedIndex> {

@@ -80,7 +80,7 @@ fn only_an_absolute_plain_local_path_is_a_project() {
     let cases = [
         ("/w/a", "local", "", None),
         ("w/a", "local", "", Some("relative")),
-        ("/w/../a", "local", "", Some("no plain path")),
+        ("/w/../a", "local", "", Some("no place in a tree")),
         ("/w/a", "ssh", "ssh_", Some("ssh")),
     ];
     for (path, kaos, prefix, unplaced) in cases {
