@@ -144,14 +144,12 @@ fn target(new: &Path) -> Result<PathBuf, Failure> {
 /// Refuses while the old project still is where it was.
 fn still_there(old: &[PathBuf]) -> Result<(), Failure> {
     for path in old {
-        let path = path.clone();
-        // A place that does not answer is not one where somebody works.
-        let look = {
-            let path = path.clone();
-            move || path.symlink_metadata().is_ok_and(|facts| facts.is_dir())
-        };
-        if crate::fs::within(look) == Some(true) {
-            return Err(Failure::OldIsThere { path: output::path(&path) });
+        // A symlink is no directory, whatever it leads to.
+        let above = path.parent().and_then(selection::resolved);
+        let own = above.and_then(|above| Some(above.join(path.file_name()?)));
+        let there = selection::resolved(path);
+        if there.is_some() && there == own && there.is_some_and(|there| there.is_dir()) {
+            return Err(Failure::OldIsThere { path: output::path(path) });
         }
     }
     Ok(())

@@ -14,7 +14,8 @@ use super::output;
 use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::{self, Leftover, StateDir};
-use crate::daemon::{self, Answer, mountinfo};
+use crate::daemon::{self, Answer};
+use crate::host::mountinfo;
 use crate::render;
 
 /// How a thing is.

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use super::exit::Failure;
 use super::session_arg;
 use crate::catalog::{Listed, Listing};
+use crate::host::{self, Host};
 
 /// A session and its project (`None`: unplaced).
 pub type Chosen = (Option<PathBuf>, Listed);
@@ -55,33 +56,27 @@ pub fn as_given(dir: Option<&Path>) -> Result<PathBuf, Failure> {
 /// When there is no working directory.
 pub fn recorded_spellings(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     let given = as_given(Some(dir))?;
-    let look = {
-        let given = given.clone();
-        move || {
-            let above = given.parent()?.canonicalize().ok()?;
-            let shown = given.canonicalize().ok().as_deref().and_then(session_arg::inside_mount);
-            Some((above.join(given.file_name()?), shown))
-        }
-    };
-    let (resolved, shown) = crate::fs::within(look).flatten().unzip();
-    Ok(match shown.flatten() {
-        Some(inside) => vec![Path::new("/").join(inside)],
-        None => each_once(given, [resolved]),
-    })
+    if let Some(inside) = resolved(&given).as_deref().and_then(session_arg::inside_mount) {
+        return Ok(vec![Path::new("/").join(inside)]);
+    }
+    let above = given.parent().and_then(resolved);
+    let own = above.and_then(|above| Some(above.join(given.file_name()?)));
+    Ok(each_once(given, [own]))
 }
 
 /// The project paths that a directory can stand for: as given, as resolved on the host, and, for a
 /// directory in a mount, the one that it shows. Each once.
 fn spellings(given: &Path) -> Vec<PathBuf> {
-    // A place that does not answer stands for itself.
-    let look = {
-        let given = given.to_owned();
-        move || given.canonicalize().ok()
-    };
-    let resolved = crate::fs::within(look).flatten();
+    let resolved = resolved(given);
     let shown =
         resolved.as_deref().and_then(session_arg::inside_mount).map(|inside| Path::new("/").join(inside));
     each_once(given.to_owned(), [resolved, shown])
+}
+
+/// What is there, with its path resolved. A place that does not answer counts as not there.
+pub fn resolved(path: &Path) -> Option<PathBuf> {
+    let path = path.to_owned();
+    host::within(host::PATIENCE, move || Host::of_process().way(&path).there()).flatten()
 }
 
 fn each_once<const N: usize>(first: PathBuf, others: [Option<PathBuf>; N]) -> Vec<PathBuf> {

@@ -36,7 +36,6 @@ use crate::session::{Errno, Refusal, Result, SessionKey};
 
 pub use control::{Command, Target};
 pub use handles::Cache;
-pub use host::within;
 pub use inodes::ROOT;
 pub use metrics::{Op, count};
 pub use node::{Control, Kind};
@@ -117,10 +116,15 @@ pub struct Fs {
 
 impl Fs {
     pub fn new(catalog: Arc<Catalog>, state: StateDir, options: Options) -> Fs {
+        // Our own mount, as given and as resolved, is never looked at through the host.
+        let mut own = vec![options.mountpoint.clone()];
+        own.extend(options.mountpoint.canonicalize().ok());
+        let relied_on = catalog.stores().iter().map(|store| store.root.to_path_buf());
+        let host = Arc::new(crate::host::Host::new(relied_on.chain([state.path().to_owned()]), own));
         Fs {
-            projects: options.project.as_deref().map(tree::spellings),
-            host: host::Host::new(&options.mountpoint),
-            places: places::Places::new(&options.mountpoint),
+            projects: options.project.as_deref().map(|project| tree::spellings(&host, project)),
+            host: host::Host::new(host.clone()),
+            places: places::Places::new(host),
             caching: Caching::NONE,
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),

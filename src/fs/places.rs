@@ -14,6 +14,8 @@ use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, StatxFlags};
 
+use crate::host::{Host, Way};
+
 /// How long a reader waits for an answer.
 const LIMIT: Duration = Duration::from_millis(300);
 /// How long an answer is good enough.
@@ -34,6 +36,8 @@ pub(super) enum Found {
     /// Another place, reached over a symlink.
     LeadsTo(PathBuf),
     NoDirectory,
+    /// It is not looked at.
+    Untouched,
 }
 
 /// The state of a session's project in `meta.json`.
@@ -45,7 +49,7 @@ pub(super) enum ProjectState {
     Symlink(PathBuf),
     /// The directory was made after the session's last activity: it is not the one of the session.
     Replaced,
-    /// Not looked at yet, or no answer in time.
+    /// Not looked at, or no answer in time.
     Unknown,
 }
 
@@ -53,7 +57,7 @@ impl ProjectState {
     /// Of a session with this last activity.
     pub fn of(found: Option<Found>, updated: Timestamp) -> ProjectState {
         match found {
-            None => ProjectState::Unknown,
+            None | Some(Found::Untouched) => ProjectState::Unknown,
             Some(Found::Missing) => ProjectState::Missing,
             Some(Found::LeadsTo(place)) => ProjectState::Symlink(place),
             Some(Found::Directory { born: Some(born) }) if born > updated => ProjectState::Replaced,
@@ -81,16 +85,13 @@ struct Answers {
 
 /// The answers so far.
 pub(super) struct Places {
-    /// Our own mount, as given and as resolved; nothing in it is ever asked.
-    own: Vec<PathBuf>,
+    host: Arc<Host>,
     answers: Arc<(Mutex<Answers>, Condvar)>,
 }
 
 impl Places {
-    pub fn new(mountpoint: &Path) -> Places {
-        let mut own = vec![mountpoint.to_path_buf()];
-        own.extend(mountpoint.canonicalize().ok());
-        Places { own, answers: Arc::default() }
+    pub fn new(host: Arc<Host>) -> Places {
+        Places { host, answers: Arc::default() }
     }
 
     /// The last answer, however old.
@@ -100,9 +101,6 @@ impl Places {
 
     /// What is at `path` now; `None` if no answer comes in time.
     pub fn ask(&self, path: &Path) -> Option<Found> {
-        if self.own.iter().any(|own| path.starts_with(own)) {
-            return None;
-        }
         let (answers, answered) = &*self.answers;
         let mut now = answers.lock();
         if let Some((at, found)) = now.known.get(path)
@@ -114,9 +112,9 @@ impl Places {
             return None;
         }
         now.open.push(path.to_owned());
-        let (asked, shared) = (path.to_owned(), self.answers.clone());
+        let (asked, shared, host) = (path.to_owned(), self.answers.clone(), self.host.clone());
         let look = move || {
-            let found = look(&asked);
+            let found = look(&host, &asked);
             let (answers, answered) = &*shared;
             let mut now = answers.lock();
             now.open.retain(|open| *open != asked);
@@ -140,16 +138,12 @@ impl Places {
     }
 }
 
-fn look(path: &Path) -> Found {
-    let Ok(resolved) = path.canonicalize() else {
-        // A symlink that leads nowhere is one all the same.
-        return match path.read_link() {
-            Ok(target) => Found::LeadsTo(path.parent().unwrap_or(path).join(target)),
-            Err(_) => Found::Missing,
-        };
-    };
-    if resolved != path {
-        return Found::LeadsTo(resolved);
+fn look(host: &Host, path: &Path) -> Found {
+    match host.way(path) {
+        Way::Untouched => return Found::Untouched,
+        Way::Missing(place) if place == path => return Found::Missing,
+        Way::Leads(place) | Way::Missing(place) if place != path => return Found::LeadsTo(place),
+        Way::Leads(_) | Way::Missing(_) => {}
     }
     let wanted = StatxFlags::TYPE | StatxFlags::BTIME;
     let Ok(facts) = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted) else {
@@ -174,7 +168,7 @@ mod tests {
     fn a_directory_that_is_younger_than_the_last_activity_is_another_one() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
-        let places = Places::new(&base.join("mount"));
+        let places = Places::new(Arc::new(Host::new([], vec![base.join("mount")])));
         std::fs::create_dir(base.join("app")).unwrap();
         std::fs::write(base.join("file"), "").unwrap();
         std::os::unix::fs::symlink("app", base.join("link")).unwrap();
@@ -192,7 +186,7 @@ mod tests {
         assert_eq!(of("file", now), ProjectState::Replaced);
         assert_eq!(of("link", now), ProjectState::Symlink(base.join("app")));
         assert_eq!(of("dangling", now), ProjectState::Symlink(base.join("nowhere")));
-        assert_eq!(places.ask(&base.join("mount/x")), None, "our own mount is never asked");
+        assert_eq!(of("mount/x", now), ProjectState::Unknown, "our own mount is never looked at");
         assert_eq!(places.last(&base.join("never/asked")), None);
     }
 }

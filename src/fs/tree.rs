@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::host::{Found, relative, within};
+use super::host::{Found, relative};
 use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
 use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
+use crate::host::{self, Host};
 use crate::session::{Refusal, Result};
 
 /// What `stat` tells of a node.
@@ -293,14 +294,15 @@ fn directories_in(path: &Path, listing: &Listing) -> usize {
 }
 
 /// The paths that `--project DIR` stands for: as given and as resolved.
-pub(super) fn spellings(project: &Path) -> Vec<PathBuf> {
+pub(super) fn spellings(host: &Arc<Host>, project: &Path) -> Vec<PathBuf> {
     let given = std::path::absolute(project).unwrap_or_else(|_| project.to_path_buf());
     // `absolute` keeps a trailing slash and `..`; recorded paths have neither.
     let plain: PathBuf = given.components().collect();
-    let mut paths = vec![plain];
-    let asked = project.to_owned();
+    let (host, asked) = (host.clone(), given);
     // A place that does not answer stands for itself.
-    paths.extend(within(move || asked.canonicalize().ok()).flatten());
+    let resolved = host::within(host::PATIENCE, move || host.way(&asked).there()).flatten();
+    let mut paths = vec![plain];
+    paths.extend(resolved);
     paths.dedup();
     paths
 }
