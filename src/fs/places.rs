@@ -140,7 +140,7 @@ impl Places {
 
 fn look(host: &Host, path: &Path) -> Found {
     match host.way(path) {
-        Way::Untouched => return Found::Untouched,
+        Way::Untouched(_) => return Found::Untouched,
         Way::Missing(place) if place == path => return Found::Missing,
         Way::Leads(place) | Way::Missing(place) if place != path => return Found::LeadsTo(place),
         Way::Leads(_) | Way::Missing(_) => {}

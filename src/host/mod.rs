@@ -1,4 +1,5 @@
-//! The host's own directory tree, outside the stores: where a path leads now. Used by `fs`, `daemon`, `cli`.
+//! The host's own directory tree, outside the stores: where a path leads now. Used by everything that
+//! asks about a place which no store is in.
 //!
 //! A path can lie on a file system that answers never. Whoever waits for a network mount can be let go, so
 //! that is bounded in time; whoever waits for a FUSE file system cannot be killed, not even at the end of the
@@ -25,8 +26,8 @@ pub enum Way {
     Leads(PathBuf),
     /// To this place, and nothing is there.
     Missing(PathBuf),
-    /// It was not followed to its end.
-    Untouched,
+    /// It was not followed beyond this place, which is not touched.
+    Untouched(PathBuf),
 }
 
 impl Way {
@@ -34,7 +35,7 @@ impl Way {
     pub fn there(self) -> Option<PathBuf> {
         match self {
             Way::Leads(place) => Some(place),
-            Way::Missing(_) | Way::Untouched => None,
+            Way::Missing(_) | Way::Untouched(_) => None,
         }
     }
 }
@@ -85,7 +86,7 @@ impl Host {
             }
             let next = place.join(&part);
             if is_barred(&next) {
-                return Way::Untouched;
+                return Way::Untouched(next);
             }
             let missing = |rest: Vec<OsString>| {
                 let rest: PathBuf = rest.into_iter().rev().collect();
@@ -185,7 +186,11 @@ mod tests {
         };
         let there = Way::Leads(base.join("remote/home"));
         for name in ["remote/home", "link", "link/home"] {
-            assert_eq!(way(&Host::default(), "fuse.sshfs", name), Way::Untouched, "{name}");
+            assert_eq!(
+                way(&Host::default(), "fuse.sshfs", name),
+                Way::Untouched(base.join("remote")),
+                "{name}"
+            );
         }
         for kind in ["nfs4", "ext4", "fuse.turnfs"] {
             assert_eq!(way(&Host::default(), kind, "link"), there, "{kind}");
@@ -193,6 +198,6 @@ mod tests {
         let relying = Host::new([base.join("remote/home")], Vec::new());
         assert_eq!(way(&relying, "fuse.gocryptfs", "link"), there);
         let avoiding = Host::new([], vec![base.join("remote")]);
-        assert_eq!(way(&avoiding, "ext4", "link"), Way::Untouched);
+        assert_eq!(way(&avoiding, "ext4", "link"), Way::Untouched(base.join("remote")));
     }
 }
