@@ -153,3 +153,35 @@ fn behaviours_7_and_8_a_session_that_its_client_deletes_is_gone_also_for_who_has
     assert!(names(&mount.path.join("w")) == ["q"]);
     assert_eq!(errno(fs::metadata(&dir)), Some(libc::ENOENT));
 }
+
+#[test]
+fn behaviours_9_and_40_a_fork_is_the_latest_session_and_nothing_can_be_deleted_through_the_mount() {
+    let store = TestStore::empty();
+    let id = record(&store, "openmax", "/w/p", "x");
+    let sessions = store.home.join(".openmax/sessions");
+    let mount = store.mount::<&str>(&[]);
+    let dir = mount.path.join("w/p").join(names(&mount.path.join("w/p")).remove(0));
+    let source = fs::read(sessions.join(format!("{id}.messages.json"))).unwrap();
+    let script = format!("echo 2 > '{0}/fork' && cat '{0}/fork'", dir.display());
+    let made = store.sh(&script).ok().trim().to_owned();
+    assert_eq!(prompts(&store, &made).len(), 3);
+    assert_eq!(fs::read(sessions.join(format!("{id}.messages.json"))).unwrap(), source);
+    let latest = fs::read_link(mount.path.join("w/p/latest")).unwrap();
+    assert!(latest.to_str().unwrap().ends_with(&made[made.len() - 8..]), "{}", latest.display());
+    let entries: serde_json::Value =
+        serde_json::from_slice(&fs::read(sessions.join("index.json")).unwrap()).unwrap();
+    let at = |n: usize| entries[n]["updated_at"].as_u64().unwrap();
+    assert!(entries[1]["id"] == made.as_str() && at(1) > at(0), "older clients take the first of equal ones");
+
+    let before = fs::read(sessions.join("index.json")).unwrap();
+    for what in ["turns/000", "status", "undo"] {
+        let refused = errno(fs::remove_file(dir.join(what)));
+        assert!(matches!(refused, Some(libc::EPERM | libc::EROFS)), "{what}: {refused:?}");
+    }
+    for what in ["", "turns"] {
+        let refused = errno(fs::remove_dir(dir.join(what)));
+        assert!(matches!(refused, Some(libc::EPERM | libc::EROFS)), "{what}: {refused:?}");
+    }
+    assert_eq!(fs::read(sessions.join("index.json")).unwrap(), before);
+    assert_eq!(names(&mount.path.join("w/p")).len(), 2);
+}
