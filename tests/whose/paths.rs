@@ -237,12 +237,12 @@ fn finding_1_a_moved_project_keeps_its_history_at_the_old_path_also_when_it_is_l
         let name = names(&dir(&mount)).remove(0);
         let state = |mount: &Mount| meta(&dir(mount).join(&name));
         fs::rename(base.join("old"), base.join("new")).unwrap();
-        assert_eq!(names(&dir(&mount)), [name.clone()], "{agent}: moved");
+        assert_eq!(names(&dir(&mount)), std::slice::from_ref(&name), "{agent}: moved");
         std::thread::sleep(Duration::from_millis(1100)); // an answer is good for a second
         assert_eq!(state(&mount)["project_state"], "missing", "{agent}");
         assert!(listed(&store, &[text(&base.join("new"))]).is_empty(), "{agent}: nothing moves by itself");
         symlink("new", base.join("old")).unwrap();
-        assert_eq!(names(&dir(&mount)), [name.clone()], "{agent}: linked back");
+        assert_eq!(names(&dir(&mount)), std::slice::from_ref(&name), "{agent}: linked back");
         assert!(names(&shown(&mount, &base.join("new"))).is_empty(), "{agent}");
         std::thread::sleep(Duration::from_millis(1100));
         let meta = state(&mount);

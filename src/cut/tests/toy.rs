@@ -63,7 +63,7 @@ impl Fixture {
     }
 
     pub fn fork(&self, n: u32) -> Result<String> {
-        super::super::execute::fork(&Toy, &self.state, &self.session, &self.load(), n)
+        super::super::fork::fork(&Toy, &self.state, &self.session, &self.load(), n)
     }
 
     pub fn prompts(&self) -> Vec<String> {
