@@ -1,7 +1,8 @@
-//! One cut from beginning to end: lock, look, plan, verify, back up, journal, apply, read again, commit.
+//! One undo or redo from beginning to end: lock, look, plan, verify, back up, journal, apply, read again,
+//! commit.
 //!
 //! The order of what becomes durable when is in `docs/DURABILITY.md`; the commit is one rename
-//! (see `journal`).
+//! (see `journal`). Forks are made in `fork`.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,11 +17,12 @@ use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
 use super::row;
+use super::scan;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
-use crate::session::{Content, FileHash, History, Lock, Plan, Refusal, Result, Session, Step, Turn, Writer};
+use crate::session::{Content, History, Lock, Plan, Refusal, Result, Session, Step, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -158,8 +160,7 @@ pub(super) fn redo(
         other => other,
     })?;
     for left in &undo.leaves {
-        let scan = super::scan::scan_file(&store, &hands, &left.file, &[])?;
-        if scan.map(|scan| (scan.len, scan.hash)) != left.len.map(|len| (len, left.hash)) {
+        if !scan::holds(&store, &hands, &left.file, left.len.map(|len| (len, left.hash)))? {
             return Err(Refusal::MovedOn { what: left.file.display().to_string(), number });
         }
     }
@@ -328,7 +329,8 @@ impl Cut<'_> {
         let site = Site { store: self.store, hands: &no_hands, backup: self.backup };
         for change in &self.record.changes {
             if let (Some(image), Ok(history)) = (self.way.goal(change), &history)
-                && was_read_as(history, &change.file, image.len, image.hash)
+                // What the pass that read the session found need not be read once more.
+                && history.has(&change.file, image.len, image.hash)
             {
                 continue;
             }
@@ -344,12 +346,6 @@ impl Cut<'_> {
         }
         verify::turns(&history?, expected)
     }
-}
-
-/// Whether the pass that read the session found exactly these bytes in a file; then they need not be read
-/// once more.
-pub(super) fn was_read_as(history: &History, file: &Path, len: u64, hash: FileHash) -> bool {
-    history.files.iter().any(|view| view.file == file && view.len == Some(len) && view.hash == hash)
 }
 
 /// Leases on what a record changes in place, as far as they can be had.

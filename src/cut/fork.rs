@@ -1,5 +1,7 @@
-//! New sessions: plan, journal, make, read again, commit. What stands beside other sessions' files is made in
-//! `beside`; here is the order, and the fork that is a directory of its own.
+//! One fork from beginning to end: lock, look, plan, verify, journal, make, read again, commit.
+//!
+//! What a fork makes is a directory of its own (here), or files that stand beside those of other sessions
+//! (`beside`). Either way nothing of it counts before all of it is durable, and the source is only read.
 //!
 //! A project's entry in a shared index comes before the directory, for a client must never find a session of
 //! a project that its index does not list; a session's entry comes last.
@@ -11,25 +13,16 @@ use super::adopted;
 use super::beside;
 use super::disk::Tree;
 use super::entry;
-use super::execute::{is_rebuilt, now, take_hands, was_read_as};
+use super::execute::{is_rebuilt, now, take_hands};
 use super::journal::{EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
 use super::lease::Hands;
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
-use super::scan::Scan;
+use super::scan;
 use super::state::{JOURNAL, Locked, StateDir};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
 use crate::session::{Content, FileHash, History, Plan, Refusal, Result, Session, SessionKey, Step};
-
-/// A source of new sessions, locked.
-struct Source<'a> {
-    agent: &'a dyn Agent,
-    store: Tree,
-    locked: Locked,
-    session: &'a Session,
-    seen: &'a History,
-}
 
 pub(super) fn fork(
     agent: &dyn Agent,
@@ -38,8 +31,9 @@ pub(super) fn fork(
     seen: &History,
     n: u32,
 ) -> Result<String> {
-    let source = Source::take(agent, state, session, seen)?;
-    source.make(&agent.plan_fork(session, seen, n)?, n)
+    let (store, locked) = lock(state, session)?;
+    let plan = agent.plan_fork(session, seen, n)?;
+    Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan }.make(n)
 }
 
 /// The copy of the whole session in `project`, and whether it was there before: made by an earlier call, and
@@ -52,90 +46,172 @@ pub(super) fn adopt(
     project: &Path,
     is_there: &dyn Fn(&str) -> bool,
 ) -> Result<(String, bool)> {
-    let source = Source::take(agent, state, session, seen)?;
-    if let Some(id) = adopted::copies(&source.locked.folder, project)?.into_iter().find(|id| is_there(id)) {
+    let (store, locked) = lock(state, session)?;
+    if let Some(id) = adopted::copies(&locked.folder, project)?.into_iter().find(|id| is_there(id)) {
         return Ok((id, true));
     }
     let n = seen.last_finished()?;
     let plan = agent.plan_adopt(session, seen, n, project)?;
     // Before it is there: a copy that is not noted would be made twice.
-    adopted::note(&source.locked, project, &plan.promise.id)?;
-    Ok((source.make(&plan, n)?, false))
+    adopted::note(&locked, project, &plan.promise.id)?;
+    let id = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan }.make(n)?;
+    Ok((id, false))
 }
 
-impl<'a> Source<'a> {
-    fn take(
-        agent: &'a dyn Agent,
-        state: &StateDir,
-        session: &'a Session,
-        seen: &'a History,
-    ) -> Result<Source<'a>> {
-        let store = Tree::open(&session.key.root)?;
-        let locked = Locked::take(state, &session.key, &session.id, &store)?;
-        settle(&locked, &store)?;
-        Ok(Source { agent, store, locked, session, seen })
-    }
+fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
+    let store = Tree::open(&session.key.root)?;
+    let locked = Locked::take(state, &session.key, &session.id, &store)?;
+    settle(&locked, &store)?;
+    Ok((store, locked))
+}
 
-    /// Carries out the plan of a new session with the turns up to `n`; its id.
-    fn make(&self, plan: &Plan, n: u32) -> Result<String> {
-        let Source { agent, store, locked, session, seen } = self;
-        let hands = take_hands(*agent, store, &plan.locks, true, &n.to_string())?;
-        let mut ground = Ground::check(store, &hands, plan, Growth::Accepted)?;
-        let new_dir = plan.steps.iter().find_map(|step| match step {
-            Step::CreateDir { dir, staging, files } => Some((dir, staging, files)),
+/// A fork whose plan is made.
+pub(super) struct Fork<'a> {
+    pub agent: &'a dyn Agent,
+    pub store: &'a Tree,
+    pub locked: &'a Locked,
+    pub session: &'a Session,
+    pub seen: &'a History,
+    pub plan: &'a Plan,
+}
+
+/// A file of the fork as it was written: its place in the store, length and hash.
+pub(super) struct Written {
+    pub file: PathBuf,
+    pub len: u64,
+    pub hash: FileHash,
+}
+
+impl Fork<'_> {
+    /// Carries out the plan, which keeps the turns up to `n`; the new session's id.
+    fn make(&self, n: u32) -> Result<String> {
+        let hands = take_hands(self.agent, self.store, &self.plan.locks, true, &n.to_string())?;
+        let mut ground = Ground::check(self.store, &hands, self.plan, Growth::Accepted)?;
+        let in_dir = self.plan.steps.iter().find_map(|step| match step {
+            Step::CreateDir { dir, staging, files } => {
+                Some((NewDir { dir: dir.clone(), staging: staging.clone() }, files))
+            }
             _ => None,
         });
-        let Some((dir, staging, files)) = new_dir else {
-            let row_touched = false.into();
-            let fork = beside::Fork { agent: *agent, store, locked, session, seen, plan, row_touched };
-            return fork.run(&hands, &mut ground);
-        };
-        if store.stat(dir)?.is_some() {
-            return Err(Refusal::io("making", &store.path().join(dir), rustix::io::Errno::EXIST.into()));
+        match in_dir {
+            Some((new, files)) => self.in_dir(&hands, &mut ground, &new, files),
+            None => beside::make(self, &hands, &mut ground),
         }
-        let record = Record {
+    }
+
+    /// The journal of a fork that makes nothing yet.
+    pub fn record(&self) -> Record {
+        Record {
             version: VERSION,
             kind: Kind::Fork,
             number: 0,
             at: now(),
             owner: Owner::this_process(),
             turns_before: 0,
-            turns_after: plan.promise.turns,
+            turns_after: self.plan.promise.turns,
             grew: false,
             changes: Vec::new(),
-            new_dir: Some(NewDir { dir: dir.clone(), staging: staging.clone() }),
+            new_dir: None,
             new_files: Vec::new(),
-            entry: entry::resolve(*agent, store, plan)?,
+            entry: None,
             row: None,
             spread: false,
-            locks: StoreLock::of(&plan.locks),
+            locks: StoreLock::of(&self.plan.locks),
             leaves: Vec::new(),
-        };
-        locked.write_journal(&record)?;
-        let new = NewSession { source: self, plan, dir, staging, entry: record.entry.as_ref() };
-        match new.build(files, &hands, &mut ground).and_then(|()| commit(locked)) {
-            Ok(()) => Ok(plan.promise.id.clone()),
-            Err(refusal) => Err(new.withdraw(refusal)),
         }
     }
-}
 
-/// A directory that becomes a session.
-struct NewSession<'a> {
-    source: &'a Source<'a>,
-    plan: &'a Plan,
-    dir: &'a Path,
-    staging: &'a Path,
-    entry: Option<&'a EntryChange>,
-}
+    /// # Errors
+    /// When something stands where the fork is to be.
+    pub fn must_be_free(&self, place: &Path) -> Result<()> {
+        match self.store.stat(place)? {
+            None => Ok(()),
+            Some(_) => {
+                let path = self.store.path().join(place);
+                Err(Refusal::io("making", &path, rustix::io::Errno::EXIST.into()))
+            }
+        }
+    }
 
-impl NewSession<'_> {
-    fn build(&self, files: &[(PathBuf, Content)], hands: &Hands, ground: &mut Ground) -> Result<()> {
-        let Source { agent, store, session, seen, .. } = self.source;
-        let (plan, dir, staging) = (self.plan, self.dir, self.staging);
-        let mut made = vec![staging.to_owned()];
+    /// Reads the new session as any session is read: it must hold what was written, and show the turns kept.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAsPromised`], or what prevents reading it.
+    pub fn read_again(&self, written: &[Written]) -> Result<()> {
+        let promise = &self.plan.promise;
+        let new = Session {
+            key: SessionKey { path: Arc::from(promise.session.as_path()), ..self.session.key.clone() },
+            id: promise.id.clone(),
+            files: written.iter().map(|written| written.file.clone()).collect(),
+            ..self.session.clone()
+        };
+        let history = self.agent.load(&new)?;
+        for Written { file, len, hash } in written {
+            // What the pass that read the session found need not be read once more.
+            let read = history.has(file, *len, *hash);
+            if !read && !scan::holds(self.store, &Hands::default(), file, Some((*len, *hash)))? {
+                return Err(Refusal::NotAsPromised { what: file.display().to_string() });
+            }
+        }
+        let kept = self.seen.turns.get(..promise.turns as usize).unwrap_or(&self.seen.turns);
+        let expected = Expected {
+            transcript: &promise.transcript,
+            turns: kept,
+            count: Some(promise.turns),
+            same_ends: false,
+            rebuilt: is_rebuilt(self.plan),
+        };
+        verify::turns(&history, &expected)
+    }
+
+    /// Removes the journal: the fork counts.
+    pub fn commit(&self) -> Result<()> {
+        self.locked.tree().unlink(Path::new(JOURNAL))?;
+        self.locked.tree().sync_dir(Path::new(""))
+    }
+
+    /// The errno of the first error, once the store is as before; else that it is not.
+    pub fn withdrawn(&self, put_back: Result<()>, why: Refusal) -> Refusal {
+        match put_back.and_then(|()| self.commit()) {
+            Ok(()) => why,
+            Err(rolling_back) => {
+                Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
+            }
+        }
+    }
+
+    fn in_dir(
+        &self,
+        hands: &Hands,
+        ground: &mut Ground,
+        new: &NewDir,
+        files: &[(PathBuf, Content)],
+    ) -> Result<String> {
+        self.must_be_free(&new.dir)?;
+        let entry = entry::resolve(self.agent, self.store, self.plan)?;
+        let record = Record { new_dir: Some(new.clone()), entry, ..self.record() };
+        self.locked.write_journal(&record)?;
+        let entry = record.entry.as_ref();
+        let made = self.build(hands, ground, new, files, entry).and_then(|written| self.read_again(&written));
+        match made.and_then(|()| self.commit()) {
+            Ok(()) => Ok(self.plan.promise.id.clone()),
+            Err(refusal) => Err(self.withdrawn(self.remove(new, entry), refusal)),
+        }
+    }
+
+    /// Builds the directory where no client looks, and renames it to its place.
+    fn build(
+        &self,
+        hands: &Hands,
+        ground: &mut Ground,
+        NewDir { dir, staging }: &NewDir,
+        files: &[(PathBuf, Content)],
+        entry: Option<&EntryChange>,
+    ) -> Result<Vec<Written>> {
+        let store = self.store;
+        let mut made = vec![staging.clone()];
         store.mkdir(staging)?;
-        let mut written: Vec<(PathBuf, u64, FileHash)> = Vec::new();
+        let mut written = Vec::new();
         for (name, content) in files {
             for above in name.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
                 let above = staging.join(above);
@@ -145,69 +221,34 @@ impl NewSession<'_> {
                 }
             }
             let file = store.create(&staging.join(name))?;
-            let (len, hash) = ground.write_content(store, hands, plan, content, &file)?;
+            let (len, hash) = ground.write_content(store, hands, self.plan, content, &file)?;
             file.sync()?;
-            written.push((dir.join(name), len, hash));
+            written.push(Written { file: dir.join(name), len, hash });
         }
         for made in made.iter().rev() {
             store.sync_dir(made)?;
         }
-        if let Some(change) = self.entry {
-            entry::apply(*agent, store, change, Way::Undo)?;
+        if let Some(change) = entry {
+            entry::apply(self.agent, store, change, Way::Undo)?;
         }
         store.ensure_parents(dir)?;
         store.rename(staging, dir, false)?;
         store.sync_parent(dir)?;
         store.sync_parent(staging)?;
-        let new = Session {
-            key: SessionKey { path: Arc::from(plan.promise.session.as_path()), ..session.key.clone() },
-            id: plan.promise.id.clone(),
-            files: written.iter().map(|(file, ..)| file.clone()).collect(),
-            ..(*session).clone()
-        };
-        let history = agent.load(&new)?;
-        for (file, len, hash) in &written {
-            if was_read_as(&history, file, *len, *hash) {
-                continue;
-            }
-            let scan = store.read(file)?.map(|open| Scan::of(&open, &[])).transpose()?;
-            if scan.map(|scan| (scan.len, scan.hash)) != Some((*len, *hash)) {
-                return Err(Refusal::NotAsPromised { what: file.display().to_string() });
-            }
-        }
-        let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let rebuilt = is_rebuilt(plan);
-        let expected = Expected {
-            transcript: &plan.promise.transcript,
-            turns: kept,
-            count: Some(plan.promise.turns),
-            same_ends: false,
-            rebuilt,
-        };
-        verify::turns(&history, &expected)
+        Ok(written)
     }
 
-    /// Takes a fork that failed out of the store again.
-    fn withdraw(&self, why: Refusal) -> Refusal {
-        let Source { agent, store, locked, .. } = self.source;
-        let put_back = || -> Result<()> {
-            if store.stat(self.dir)?.is_some() {
-                // Out of every client's sight in one moment.
-                store.rename(self.dir, self.staging, false)?;
-                store.sync_parent(self.dir)?;
-            }
-            store.remove_dir(self.staging)?;
-            store.sync_parent(self.staging)?;
-            if let Some(change) = self.entry {
-                entry::roll_back(*agent, store, change, Way::Undo)?;
-            }
-            commit(locked)
-        };
-        match put_back() {
-            Ok(()) => why,
-            Err(rolling_back) => {
-                Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
-            }
+    fn remove(&self, NewDir { dir, staging }: &NewDir, entry: Option<&EntryChange>) -> Result<()> {
+        if self.store.stat(dir)?.is_some() {
+            // Out of every client's sight in one moment.
+            self.store.rename(dir, staging, false)?;
+            self.store.sync_parent(dir)?;
+        }
+        self.store.remove_dir(staging)?;
+        self.store.sync_parent(staging)?;
+        match entry {
+            Some(change) => entry::roll_back(self.agent, self.store, change, Way::Undo).map(drop),
+            None => Ok(()),
         }
     }
 }
@@ -232,10 +273,4 @@ pub(super) fn settle_dir(
         entry::roll_back(agent, store, change, Way::Undo)?;
     }
     Ok(format!("the fork that {who} did not finish was removed"))
-}
-
-/// The journal's end is the moment from which a new session counts.
-fn commit(locked: &Locked) -> Result<()> {
-    locked.tree().unlink(Path::new(JOURNAL))?;
-    locked.tree().sync_dir(Path::new(""))
 }

@@ -2,7 +2,7 @@
 //!
 //! An agent's folder says what to do as a list of steps (`session::Step`); this folder makes them durable,
 //! reversible and safe against a crash, for every store alike. Called by `fs` (control files) and `cli`.
-//! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
+//! `execute` and `fork` are the only paths; `docs/DURABILITY.md` says what is on disk when.
 
 mod adopted;
 mod apply;

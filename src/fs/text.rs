@@ -104,14 +104,16 @@ impl Status<'_> {
             lines.put("note", note);
         }
         let turns = history.sound_turns;
+        let remedy = shown_damage(history).map_or("repair that line", |damage| damage.class.remedy());
         match history.state {
-            State::Damaged if turns == 0 => {
-                lines.put("help", "repair that line; no turn ends before it, raw/ has the files as they are");
-            }
+            State::Damaged if turns == 0 => lines.put(
+                "help",
+                &format!("{remedy}; no turn ends before it, raw/ has the files as they are"),
+            ),
             State::Damaged => lines.put(
                 "help",
                 &format!(
-                    "repair that line; the {turns} turns before it are in salvage/, raw/ has the files as they are"
+                    "{remedy}; the {turns} turns before it are in salvage/, raw/ has the files as they are"
                 ),
             ),
             State::Torn => lines.put(

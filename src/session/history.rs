@@ -1,7 +1,7 @@
 //! What one pass over a session's files finds out.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Confidence, Damage, Refusal, Turn, TurnStatus};
 
@@ -186,6 +186,11 @@ impl History {
         let from = self.turns.iter().position(|turn| turn.group == group).unwrap_or(0);
         let last = &self.turns[from..];
         if last.iter().any(Turn::is_open) { last } else { &[] }
+    }
+
+    /// Whether exactly these bytes were read from a file.
+    pub fn has(&self, file: &Path, len: u64, hash: FileHash) -> bool {
+        self.files.iter().any(|view| view.file == file && view.len == Some(len) && view.hash == hash)
     }
 
     /// The last turn that is not running: where a fork `last` is made.
