@@ -170,12 +170,12 @@ def _judge_adoption(sample, turnfs, client, store, scratch, model):
     scratch.project.rename(new)
     scratch.project = new
     client.trust(store, new)
-    before = client.compared(store, _contents(store))
+    before = client.compared(store, contents(store))
     session = turnfs.must(store, scratch, sample.agent, "adopt", old, str(new), "--session", sample.session)
     session = session.removesuffix("\n")
-    after = client.compared(store, _contents(store))
+    after = client.compared(store, contents(store))
     sources = {path: after.get(path) for path in before if path not in client.indexes}
-    _same("an adopted source", {path: before[path] for path in sources}, sources)
+    same("an adopted source", {path: before[path] for path in sources}, sources)
     again = turnfs.must(store, scratch, sample.agent, "adopt", old, str(new), "--session", sample.session)
     if again:
         raise Failed(f"a second adoption made {again!r}")
