@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use crate::session::{
-    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer,
+    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer,
 };
 
 /// What turnfs needs to know of a store.
@@ -106,6 +106,20 @@ pub trait Agent: Send + Sync {
 
     /// Who has the session open now. Never disturbs a client; bounded in time.
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+}
+
+/// A history; where a file of it is a link, a FIFO or the like, one that says so.
+///
+/// # Errors
+/// Every other reason for which it cannot be read.
+fn unless_irregular(loaded: Result<History>) -> Result<History> {
+    match loaded {
+        Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
+            let what = format!("a transcript that is a link or no regular file ({})", path.display());
+            Ok(History::unsupported(what))
+        }
+        other => other,
+    }
 }
 
 /// A store's index that all its sessions share, as bytes. Every method refuses a damaged index.

@@ -15,6 +15,7 @@ mod mount;
 mod output;
 mod prune;
 mod redo;
+mod rescue;
 mod selection;
 mod session_arg;
 mod show;
@@ -73,6 +74,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
         Command::Redo(args) => redo::run(args, out),
         Command::Fork(args) => fork::run(args, out),
         Command::Check(args) => check::run(args, out),
+        Command::Rescue(args) => rescue::run(args, out),
         Command::Prune(args) => prune::run(args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Completions(args) => completions::run(args, out),

@@ -15,7 +15,7 @@ use super::resolve::Ground;
 use super::row;
 use super::scan::Scan;
 use super::state::{JOURNAL, Locked};
-use super::verify::{self, Expected};
+use super::verify::{self, Expected, Proof};
 use crate::agents::Agent;
 use crate::session::{Content, FileHash, History, Plan, Refusal, Result, Session, SessionKey, Step};
 
@@ -28,6 +28,7 @@ pub(super) struct Fork<'a> {
     pub plan: &'a Plan,
     /// Whether the row may have been written: only then it is taken back.
     pub row_touched: std::cell::Cell<bool>,
+    pub proof: Proof,
 }
 
 impl Fork<'_> {
@@ -115,7 +116,9 @@ impl Fork<'_> {
             same_ends: false,
             rebuilt,
         };
-        verify::turns(&self.agent.load(&new)?, &expected)?;
+        let history = self.agent.load(&new)?;
+        verify::turns(&history, &expected)?;
+        self.proof.holds(&history)?;
         if let Some(change) = &record.entry {
             entry::apply(self.agent, self.store, change, Way::Undo)?;
         }

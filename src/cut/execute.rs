@@ -20,7 +20,7 @@ use super::row;
 use super::scan::Scan;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
-use super::verify::{self, Expected};
+use super::verify::{self, Expected, Proof};
 use crate::agents::Agent;
 use crate::session::{
     Content, FileHash, History, Lock, Plan, Refusal, Result, Session, SessionKey, Step, Turn, Writer,
@@ -203,6 +203,7 @@ pub(super) fn fork(
     session: &Session,
     seen: &History,
     n: u32,
+    proof: Proof,
 ) -> Result<String> {
     let store = Tree::open(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
@@ -213,7 +214,7 @@ pub(super) fn fork(
     let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
         let row_touched = false.into();
         let (store, locked, plan) = (&store, &locked, &plan);
-        let fork = super::beside::Fork { agent, store, locked, session, seen, plan, row_touched };
+        let fork = super::beside::Fork { agent, store, locked, session, seen, plan, row_touched, proof };
         return fork.run(&hands, &mut ground);
     };
     if store.stat(dir)?.is_some() {
@@ -288,6 +289,7 @@ pub(super) fn fork(
             rebuilt,
         };
         verify::turns(&history, &expected)?;
+        proof.holds(&history)?;
         Ok(written)
     };
     let commit = || {

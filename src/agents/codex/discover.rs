@@ -81,9 +81,13 @@ impl Memory {
     fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
         let mut known: HashMap<String, Known> = HashMap::new();
         for (id, rollout) in rollouts(store)? {
-            // A file that went away, or that cannot be read, between the listing and now is not listed.
+            // A file that went away between the listing and now is not listed.
             let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
-            let Ok(head) = self.heads.head(store, &rollout, &stat) else { continue };
+            let head = match self.heads.head(store, &rollout, &stat) {
+                Ok(head) => head,
+                Err(Refusal::NotFound { .. }) => continue,
+                Err(_) => Arc::new(Head::without(NoMeta::Unread)),
+            };
             known.insert(id, Known { rollout, stat, head });
         }
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
@@ -268,6 +272,7 @@ fn place(head: &Head) -> Place {
             Some(_) => unplaced("the recorded project path is not absolute"),
             None => unplaced("the session records no project"),
         },
+        Err(NoMeta::Unread) => unplaced("the file cannot be read, so it names no project"),
         Err(NoMeta::Empty) => unplaced("the file is empty, so it names no project"),
         Err(NoMeta::Damaged(_)) => unplaced("the first line, which names the project, is damaged"),
     }

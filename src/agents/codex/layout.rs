@@ -89,7 +89,8 @@ fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut BTreeMap<String
         let path = dir.join(&entry.name);
         match entry.kind {
             EntryKind::Dir if depth > 0 => collect(store, &path, depth - 1, found)?,
-            EntryKind::File => {
+            // Links and FIFOs too: they are listed as what they are, and never opened.
+            EntryKind::File | EntryKind::Symlink | EntryKind::Other => {
                 let Some(rollout) = Rollout::named(&path) else { continue };
                 match found.get(&rollout.id) {
                     Some(other) if !other.compressed() && rollout.compressed() => {}
@@ -98,7 +99,7 @@ fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut BTreeMap<String
                     }
                 }
             }
-            EntryKind::Dir | EntryKind::Symlink | EntryKind::Other => {}
+            EntryKind::Dir => {}
         }
     }
     Ok(())

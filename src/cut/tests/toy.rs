@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
+use crate::cut::verify::Proof;
 use crate::agents::{Agent, Discovery, Environment};
 use crate::cut::StateDir;
 use crate::session::*;
@@ -63,7 +64,7 @@ impl Fixture {
     }
 
     pub fn fork(&self, n: u32) -> Result<String> {
-        super::super::execute::fork(&Toy, &self.state, &self.session, &self.load(), n)
+        super::super::execute::fork(&Toy, &self.state, &self.session, &self.load(), n, Proof::Turns)
     }
 
     pub fn prompts(&self) -> Vec<String> {
