@@ -44,7 +44,9 @@ pub enum Failure {
     StoreTwice { agent: AgentKind, dir: String },
     #[error("--store names a place for {agent}, and --agents leaves {agent} out")]
     StoreNotWanted { agent: AgentKind },
-    #[error("--project {dir}: there is no such directory, and no session was recorded for it; `turnfs ls --all` lists the projects that have sessions")]
+    #[error(
+        "--project {dir}: there is no such directory, and no session was recorded for it; `turnfs ls --all` lists the projects that have sessions"
+    )]
     NoSuchProject { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]
     NoWorkingDirectory(io::Error),

@@ -91,7 +91,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
         }
         Err(refusal) => {
             output::complain(&format!("{}: {refusal}", session.id));
-            (State::of_unread(&refusal).name(), None, None)
+            (State::of_unread(refusal).name(), None, None)
         }
     };
     Row {

@@ -87,7 +87,9 @@ pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(St
         match execute::fork(agent(session.key.agent), state, session, &salvaged, n, Proof::Sound) {
             Ok(id) => return Ok((id, keeps)),
             // Behind a damage it may not be certain what belongs to the turn; before the turn it may be.
-            Err(refusal @ (Refusal::NotAsPromised { .. } | Refusal::Ambiguous { .. } | Refusal::Lost { .. })) => {
+            Err(
+                refusal @ (Refusal::NotAsPromised { .. } | Refusal::Ambiguous { .. } | Refusal::Lost { .. }),
+            ) => {
                 why.get_or_insert(refusal);
             }
             Err(refusal) => return Err(refusal),

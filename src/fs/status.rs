@@ -98,7 +98,8 @@ impl Fs {
         }
         for project in listing.projects.keys().filter(|path| listing.leads_to_project(&path.join("latest"))) {
             let shown = project.display();
-            let line = format!("note: a project has the name latest, so {shown} has no link to its newest session");
+            let line =
+                format!("note: a project has the name latest, so {shown} has no link to its newest session");
             let _ = writeln!(summary, "{}", one_line(&line));
         }
         for (agent, problem) in &listing.problems {

@@ -218,6 +218,11 @@ fn describe(class: DamageClass) -> &'static str {
     }
 }
 
+/// Whether these bytes are JSON of any form.
+pub fn is_json(bytes: &[u8]) -> bool {
+    simdutf8::basic::from_utf8(bytes).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
+}
+
 /// Whether JSON text stops inside a string.
 fn ends_in_string(bytes: &[u8]) -> bool {
     let Ok(text) = simdutf8::basic::from_utf8(bytes) else { return false };
@@ -249,9 +254,7 @@ mod tests {
             if is_record(line.bytes) {
                 inspector.record(&line);
             } else {
-                let json = simdutf8::basic::from_utf8(line.bytes)
-                    .is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
-                inspector.no_record(&line, json.then_some("not a record of this store"));
+                inspector.no_record(&line, is_json(line.bytes).then_some("not a record of this store"));
             }
         });
         inspector.finish().into_iter().map(|damage| (damage.line, damage.byte, damage.class)).collect()

@@ -26,7 +26,7 @@ struct Case {
     expect: fn(AgentKind, &str) -> Expect,
 }
 
-/// The line after the victim's, counted from 1, is `victim + 2`; the victim's own `victim + 1`.
+/// The victim's line, counted from 1.
 fn at(agent: AgentKind) -> usize {
     match agent {
         KimiCli => 14,
@@ -56,7 +56,9 @@ const CASES: &[Case] = &[
     },
     Case {
         input: "a lost final newline",
-        damage: |_, lines| drop(lines.last_mut().unwrap().pop()),
+        damage: |_, lines| {
+            lines.last_mut().unwrap().pop();
+        },
         expect: |agent, _| match agent {
             // The client puts the newline there before it appends: nothing is wrong.
             OpenMax => Expect::Ok { turns: 4 },
@@ -74,7 +76,9 @@ const CASES: &[Case] = &[
     },
     Case {
         input: "R4 two records on one line",
-        damage: |sample, lines| drop(lines[victim(sample)].pop()),
+        damage: |sample, lines| {
+            lines[victim(sample)].pop();
+        },
         expect: |agent, _| Damaged { class: "missing-newline", line: at(agent) },
     },
     Case {
@@ -243,7 +247,9 @@ fn check(sample: &Sample, expect: Expect, of: &str) {
                 assert_eq!(said["byte"].as_u64(), Some(byte as u64), "{of}: {said}");
             }
             assert_eq!(checked.code, 1, "{of}");
-            for command in [&["show", &sample.id, "0"][..], &["fork", &sample.id, "0"], &["undo", &sample.id, "0"]] {
+            for command in
+                [&["show", &sample.id, "0"][..], &["fork", &sample.id, "0"], &["undo", &sample.id, "0"]]
+            {
                 let sentence = sample.store.run(command).refused();
                 assert!(sentence.contains(class), "{of}: {command:?}: {sentence}");
                 assert!(sentence.contains(&format!("line {line} ")), "{of}: {command:?}: {sentence}");
@@ -293,7 +299,11 @@ fn a_damaged_session_on_a_mount_shows_its_bytes_and_refuses_the_rest() {
         assert_eq!(salvaged, ["000", "001"], "{of}");
         for (n, name) in salvaged.iter().enumerate() {
             let text = fs::read_to_string(dir.join("salvage").join(name)).unwrap();
-            assert_eq!(text.len() as u64, fs::metadata(dir.join("salvage").join(name)).unwrap().len(), "{of}");
+            assert_eq!(
+                text.len() as u64,
+                fs::metadata(dir.join("salvage").join(name)).unwrap().len(),
+                "{of}"
+            );
             let prompt = sample.expected["turns"][n]["prompt"].as_str().unwrap();
             assert!(text.contains(prompt) && !text.contains("three"), "{of}: {text}");
         }
@@ -321,7 +331,12 @@ fn a_torn_tail_can_be_cut_and_is_not_copied() {
         let torn = fs::read(&sample.transcript).unwrap();
         let tail = torn[torn.len() - 40..].to_vec();
         let id = sample.store.run(&["fork", &sample.id, "2"]).ok().trim().to_owned();
-        assert_eq!((sample.shown(&id)["state"].clone(), turns(&sample, &id)), ("ok".into(), 3), "{}", sample.name);
+        assert_eq!(
+            (sample.shown(&id)["state"].clone(), turns(&sample, &id)),
+            ("ok".into(), 3),
+            "{}",
+            sample.name
+        );
         assert_eq!(fs::read(&sample.transcript).unwrap(), torn, "{}: a fork changed its source", sample.name);
         sample.store.run(&["undo", &sample.id, "3", "--force"]).ok();
         let shown = sample.shown(&sample.id);

@@ -17,9 +17,16 @@ fn nan_and_equal_keys_are_what_kimi_cli_reads() {
         });
         let context = sample.transcript.with_file_name("context.jsonl");
         let text = fs::read_to_string(&context).unwrap();
-        write_old(&context, text.replacen(r#"{"role":"user""#, &format!(r#"{{{insert}"role":"user""#), 1).as_bytes());
+        write_old(
+            &context,
+            text.replacen(r#"{"role":"user""#, &format!(r#"{{{insert}"role":"user""#), 1).as_bytes(),
+        );
         let shown = sample.shown(&sample.id);
-        assert_eq!((&shown["state"], shown["turns"].as_array().unwrap().len()), (&"ok".into(), 4), "{insert}");
+        assert_eq!(
+            (&shown["state"], shown["turns"].as_array().unwrap().len()),
+            (&"ok".into(), 4),
+            "{insert}"
+        );
         let text = sample.store.run(&["show", &sample.id, "2"]).ok();
         assert!(text.contains("reply to <turn three>"), "{insert}: {text}");
         assert_eq!(shown["turns"][3]["boundary"], "exact", "{insert}");

@@ -104,7 +104,10 @@ fn r10_a_broken_state_file_of_kimi_cli_costs_the_title_and_refuses_forks() {
     let before = sample.bytes();
     // A fork takes the additional directories over from it.
     let sentence = sample.store.run(&["fork", &sample.id, "1"]).refused();
-    assert!(sentence.contains("state.json") && sentence.contains("kimi-cli takes its defaults"), "{sentence}");
+    assert!(
+        sentence.contains("state.json") && sentence.contains("kimi-cli takes its defaults"),
+        "{sentence}"
+    );
     assert!(sample.bytes() == before);
     let mount = sample.store.mount::<&str>(&[]);
     let dir = mount.session(&sample.store, None);

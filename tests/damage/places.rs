@@ -21,14 +21,17 @@ fn move_to(sample: &Sample, project: &str) {
         AgentKind::OpenMax => {
             let index = sample.store.root.join("sessions/index.json");
             let text = fs::read_to_string(&index).unwrap();
-            fs::write(&index, text.replace(&format!("\"{}\"", sample.project()), &format!("\"{project}\""))).unwrap();
+            fs::write(&index, text.replace(&format!("\"{}\"", sample.project()), &format!("\"{project}\"")))
+                .unwrap();
         }
     }
 }
 
 #[test]
 fn r22_a_project_shows_only_its_own_sessions_by_the_recorded_path() {
-    for (agent, name) in [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")] {
+    for (agent, name) in
+        [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")]
+    {
         for (project, other) in [("/w/a-b", "/w/a/b"), ("/w/a/b", "/w/a-b")] {
             let sample = Sample::of(agent, name);
             move_to(&sample, project);
@@ -40,13 +43,16 @@ fn r22_a_project_shows_only_its_own_sessions_by_the_recorded_path() {
 
 #[test]
 fn a_project_that_would_stand_in_the_place_of_turnfs_own_files_is_unplaced() {
-    for (agent, name) in [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")] {
+    for (agent, name) in
+        [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")]
+    {
         let sample = Sample::of(agent, name);
         move_to(&sample, "/.turnfs/unplaced");
         let listed = sample.listed();
         assert!(listed["path"].as_str().unwrap().starts_with(".turnfs/unplaced/"), "{listed}");
         let mount = sample.store.mount::<&str>(&[]);
-        let status = fs::read_to_string(mount.path.join(listed["path"].as_str().unwrap()).join("status")).unwrap();
+        let status =
+            fs::read_to_string(mount.path.join(listed["path"].as_str().unwrap()).join("status")).unwrap();
         assert!(status.contains("unplaced: its project /.turnfs/unplaced"), "{status}");
         assert!(fs::read_to_string(mount.path.join(".turnfs/version")).unwrap().starts_with("turnfs "));
     }
@@ -78,7 +84,10 @@ fn a_store_that_is_not_there_or_is_given_twice_is_refused_with_a_sentence() {
     for args in [&["ls", "--all"][..], &["show", "x"], &["mount", mountpoint], &["doctor"]] {
         let with = |more: &[&str]| sample.store.run(&[args, more].concat());
         let sentence = with(&["--store", &gone]).refused();
-        assert!(sentence.contains("nowhere") && sentence.contains("no such directory"), "{args:?}: {sentence}");
+        assert!(
+            sentence.contains("nowhere") && sentence.contains("no such directory"),
+            "{args:?}: {sentence}"
+        );
         let sentence = with(&["--store", &here, "--store", &again]).refused();
         assert!(sentence.contains("given twice"), "{args:?}: {sentence}");
         let sentence = with(&["--store", &here, "--agents", "codex"]).refused();
@@ -91,9 +100,8 @@ fn a_store_that_is_not_there_or_is_given_twice_is_refused_with_a_sentence() {
 fn a_project_that_nobody_knows_is_not_mounted_in_silence() {
     let sample = Sample::of(AgentKind::KimiCli, "a-plain");
     let mountpoint = sample.store.dir.path().join("m");
-    let mount = |project: &str| {
-        sample.store.run(&["mount", "--project", project, mountpoint.to_str().unwrap()])
-    };
+    let mount =
+        |project: &str| sample.store.run(&["mount", "--project", project, mountpoint.to_str().unwrap()]);
     let sentence = mount("/nonexistent/anywhere").refused();
     assert!(sentence.contains("/nonexistent/anywhere") && sentence.contains("no session"), "{sentence}");
     // A project that is gone from this machine still has its sessions.

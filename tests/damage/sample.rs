@@ -104,7 +104,10 @@ impl Sample {
     pub fn bytes(&self) -> Vec<(PathBuf, u32, Vec<u8>)> {
         let files = self.store.snapshot().into_iter();
         let sqlite_helper = |path: &Path| path.to_string_lossy().ends_with("-shm");
-        files.filter(|(path, _)| !sqlite_helper(path)).map(|(path, (mode, bytes))| (path, mode, bytes)).collect()
+        files
+            .filter(|(path, _)| !sqlite_helper(path))
+            .map(|(path, (mode, bytes))| (path, mode, bytes))
+            .collect()
     }
 }
 

@@ -12,7 +12,10 @@ fn check_tells_clean_damaged_and_could_not_run_apart() {
     let sample = Sample::of(AgentKind::KimiCli, "a-plain");
     let clean = sample.store.run(&["check", "--all", "--json"]);
     assert_eq!((clean.code, clean.stdout.as_str()), (0, "[]\n"));
-    assert_eq!(clean.stderr, "turnfs: 1 sessions read, 0 damages, 0 other remarks\n", "no bar without a terminal");
+    assert_eq!(
+        clean.stderr, "turnfs: 1 sessions read, 0 damages, 0 other remarks\n",
+        "no bar without a terminal"
+    );
     sample.change(|lines| lines[victim(&sample)] = half(&lines[victim(&sample)]));
     fs::write(sample.transcript.with_file_name("state.json"), "{").unwrap();
     let damaged = sample.store.run(&["check", "--all", "--json"]);
@@ -32,7 +35,9 @@ fn check_tells_clean_damaged_and_could_not_run_apart() {
 fn check_on_a_terminal_shows_a_bar_on_standard_error_only() {
     let sample = Sample::of(AgentKind::KimiCli, "a-plain");
     // `script` gives the command a terminal; standard output is taken away from it.
-    let ran = sample.store.sh("script -qec 'turnfs check --all --json > out.json' /dev/null");
+    let mut script = sample.store.shell("sh", "script -qec 'turnfs check --all --json > out.json' /dev/null");
+    script.env("TERM", "xterm");
+    let ran = run(script);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("/1 "), "no bar in {:?}", ran.stdout);
     assert_eq!(fs::read_to_string(sample.store.home.join("out.json")).unwrap(), "[]\n");

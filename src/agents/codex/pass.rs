@@ -13,7 +13,7 @@ use super::lineage::Segment;
 use super::records::{Call, Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
 use crate::render;
 use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus, open_calls};
-use crate::transcript::{Format, Inspector, Line};
+use crate::transcript::{Format, Inspector, Line, is_json};
 
 /// A turn with its place.
 pub struct TurnAt {
@@ -132,9 +132,8 @@ impl Pass {
         match &record {
             Some(_) => self.inspector.record(line),
             None => {
-                let json = simdutf8::basic::from_utf8(line.bytes)
-                    .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
-                self.inspector.no_record(line, json.then_some("the line is not a record of a rollout"));
+                let what = is_json(line.bytes).then_some("the line is not a record of a rollout");
+                self.inspector.no_record(line, what);
             }
         }
         if let Some(record) = &record {
@@ -255,7 +254,13 @@ impl Pass {
             text_len: 0,
         };
         let at = TurnAt { turn, part: self.part_number, ordinal: record.ordinal };
-        self.turns.push(Open { at, reader: Reader::default(), users: Vec::new(), calls: HashSet::new(), ended: false });
+        self.turns.push(Open {
+            at,
+            reader: Reader::default(),
+            users: Vec::new(),
+            calls: HashSet::new(),
+            ended: false,
+        });
     }
 
     fn user(&mut self, record: &Record<'_>) {

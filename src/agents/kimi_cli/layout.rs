@@ -204,7 +204,10 @@ impl Look<'_> {
         match entry.kind {
             EntryKind::Dir | EntryKind::File => Some(name),
             EntryKind::Symlink => {
-                self.problem(path.to_owned(), "a symbolic link is not followed".into());
+                self.problem(
+                    path.to_owned(),
+                    "a symbolic link is not followed, though kimi-cli does so".into(),
+                );
                 None
             }
             EntryKind::Other => {

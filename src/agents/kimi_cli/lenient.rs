@@ -104,7 +104,10 @@ mod tests {
     #[test]
     fn what_python_reads_becomes_plain_json() {
         let cases = [
-            (r#"{"a": NaN, "b": [-Infinity, Infinity]}"#, Some(r#"{"a": "NaN", "b": ["-Infinity", "Infinity"]}"#)),
+            (
+                r#"{"a": NaN, "b": [-Infinity, Infinity]}"#,
+                Some(r#"{"a": "NaN", "b": ["-Infinity", "Infinity"]}"#),
+            ),
             (r#"{"a": "NaN \" NaN"}"#, Some(r#"{"a": "NaN \" NaN"}"#)),
             (r#"{"a": 1, "a": 2}"#, Some(r#"{"a":2}"#)),
             (r#"{"a": Nan}"#, None),

@@ -16,7 +16,7 @@ use super::json::{Content, JsonStr, Part};
 use super::lenient::{self, Control};
 use super::records::{ContextRecord, TextKey, WireEvent, slash_command};
 use crate::session::{DamageClass, from_unix_seconds};
-use crate::transcript::{Format, Line};
+use crate::transcript::{Format, Line, is_json};
 
 /// Why a line is no record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -362,7 +362,7 @@ impl Context<'_> {
 fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Bad> {
     let text = simdutf8::basic::from_utf8(line).map_err(|_| Bad::NotJson)?;
     serde_json::from_str(text).map_err(|error| {
-        if serde_json::from_str::<IgnoredAny>(text).is_err() {
+        if !is_json(line) {
             return Bad::NotJson;
         }
         let what = error.to_string();

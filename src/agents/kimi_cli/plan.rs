@@ -17,7 +17,8 @@ use super::layout::{self, CONTEXT, LONGEST_STATE, STATE};
 use super::lenient::{self, Control};
 use crate::agents::Agent as _;
 use crate::session::{
-    Content, CutPoint, Damage, DamageClass, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step,
+    Content, CutPoint, Damage, DamageClass, History, Lock, Place, Plan, Promise, Refusal, Result, Session,
+    Step,
 };
 use crate::transcript::{EntryKind, StoreDir, read_small};
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use crate::cut::verify::Proof;
 use crate::agents::{Agent, Discovery, Environment};
 use crate::cut::StateDir;
+use crate::cut::verify::Proof;
 use crate::session::*;
 
 pub struct Toy;
