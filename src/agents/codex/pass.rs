@@ -13,7 +13,10 @@ use super::lineage::Segment;
 use super::records::{Call, Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
 use crate::render;
 use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus, open_calls};
-use crate::transcript::{Format, Inspector, Line, is_json};
+use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
+
+/// Deepest nesting that the client reads; it skips deeper lines.
+const DEPTH: usize = 127;
 
 /// A turn with its place.
 pub struct TurnAt {
@@ -128,11 +131,15 @@ impl Pass {
             return;
         }
         self.ordinal_before = self.part.next_ordinal;
-        let record = if line.nuls == 0 { Record::parse(line.bytes) } else { None };
+        let deep = is_deeper(line.bytes, DEPTH);
+        let record = if line.nuls == 0 && !deep { Record::parse(line.bytes) } else { None };
         match &record {
             Some(_) => self.inspector.record(line),
             None => {
-                let what = is_json(line.bytes).then_some("the line is not a record of a rollout");
+                let what = match deep {
+                    true => Some("the line is nested more deeply than Codex reads it"),
+                    false => is_json(line.bytes).then_some("the line is not a record of a rollout"),
+                };
                 self.inspector.no_record(line, what);
             }
         }

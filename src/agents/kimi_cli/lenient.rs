@@ -71,31 +71,6 @@ fn rewritten(text: &str, control: Control) -> String {
     out
 }
 
-/// Whether arrays and objects are nested in each other more than `limit` times.
-pub(super) fn is_deeper(line: &[u8], limit: usize) -> bool {
-    // So many brackets need so many bytes; nearly every line ends here.
-    if line.len() < 2 * limit || memchr::memchr2_iter(b'[', b'{', line).nth(limit).is_none() {
-        return false;
-    }
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in line {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                if depth > limit {
-                    return true;
-                }
-            }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    false
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -119,14 +94,5 @@ mod tests {
         let tab = b"{\"a\": \"x\ty\"}";
         assert_eq!(plain(tab, Control::Refused), None);
         assert_eq!(plain(tab, Control::Allowed).unwrap(), r#"{"a": "x\u0009y"}"#);
-    }
-
-    #[test]
-    fn depth_counts_brackets_outside_of_strings() {
-        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
-        assert!(!is_deeper(nested(200).as_bytes(), 200));
-        assert!(is_deeper(nested(201).as_bytes(), 200));
-        assert!(!is_deeper(format!("\"{}\"", nested(900)).as_bytes(), 200));
-        assert!(is_deeper("[".repeat(100_000).as_bytes(), 200), "what is not closed counts too");
     }
 }

@@ -16,7 +16,7 @@ use super::json::{Content, JsonStr, Part};
 use super::lenient::{self, Control};
 use super::records::{ContextRecord, TextKey, WireEvent, slash_command};
 use crate::session::{DamageClass, from_unix_seconds};
-use crate::transcript::{Format, Line, is_json};
+use crate::transcript::{Format, Line, is_deeper, is_json};
 
 /// Why a line is no record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -429,7 +429,7 @@ fn unreadable(line: &Line<'_>, depth: usize) -> Option<Bad> {
         return Some(Bad::NotJson);
     }
     let what = || Bad::NotRecord(format!("JSON nested more than {depth} times"));
-    lenient::is_deeper(line.bytes, depth).then(what)
+    is_deeper(line.bytes, depth).then(what)
 }
 
 #[cfg(test)]
