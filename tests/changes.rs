@@ -208,7 +208,8 @@ fn a_change_after_the_control_file_was_opened_is_not_cut() {
 fn a_running_turn_and_a_live_client_are_respected() {
     let case = Case::new();
     let mut wire = fs::File::options().append(true).open(case.file("wire.jsonl")).unwrap();
-    wire.write_all(b"{\"timestamp\": 1796045270.0, \"message\": {\"type\": \"TurnBegin\", \"payload\": {\"user_input\": \"turn five\"}}}\n").unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    writeln!(wire, "{{\"timestamp\": {now}.0, \"message\": {{\"type\": \"TurnBegin\", \"payload\": {{\"user_input\": \"turn five\"}}}}}}").unwrap();
     drop(wire);
     let before = case.store.snapshot();
     assert_eq!(errno(fs::write(case.dir.join("undo"), "4\n")), Some(libc::EBUSY));

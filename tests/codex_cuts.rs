@@ -334,3 +334,42 @@ fn a_compressed_archived_thread_is_read_and_forked() {
     assert_eq!(behind_first(&fs::read(forked).unwrap()), behind_first(&bytes));
     assert_eq!(cut::undo(&store.state, &session, &history, 1, false).unwrap_err().errno(), Errno::OPNOTSUPP);
 }
+
+#[test]
+fn backups_of_a_thread_that_is_only_archived_are_kept_and_those_of_a_deleted_one_go() {
+    let store = Store::of("a_plain4");
+    let session = store.only();
+    cut::undo(&store.state, &session, &store.load(&session), 2, false).unwrap();
+    let archived = store.root.join("archived_sessions");
+    fs::create_dir_all(&archived).unwrap();
+    let rollouts = |dir: &Path| -> Vec<PathBuf> {
+        let files = codex_store::content(dir).into_keys().map(|path| dir.join(path));
+        files.filter(|path| path.to_string_lossy().ends_with(".jsonl")).collect()
+    };
+    for file in rollouts(&store.root.join("sessions")) {
+        fs::rename(&file, archived.join(file.file_name().unwrap())).unwrap();
+    }
+    let file = rollouts(&archived).into_iter().max().unwrap();
+    store
+        .db()
+        .execute("UPDATE threads SET archived = 1, rollout_path = ?1", [file.to_str().unwrap()])
+        .unwrap();
+    assert_eq!(store.only().id, session.id);
+    let year = Duration::from_secs(365 * 86_400);
+    assert_eq!(cut::prune(&store.state, year, false).unwrap(), Vec::new());
+    // Nor is what is only out of sight: nothing, or another directory, stands where the store was.
+    let aside = store.dir.path().join("aside");
+    fs::rename(&store.root, &aside).unwrap();
+    assert_eq!(cut::prune(&store.state, year, false).unwrap(), Vec::new());
+    fs::create_dir(&store.root).unwrap();
+    assert_eq!(cut::prune(&store.state, year, false).unwrap(), Vec::new());
+    fs::remove_dir(&store.root).unwrap();
+    fs::rename(&aside, &store.root).unwrap();
+
+    for file in rollouts(&archived) {
+        fs::remove_file(file).unwrap();
+    }
+    store.db().execute("DELETE FROM threads", []).unwrap();
+    let pruned = cut::prune(&store.state, year, false).unwrap();
+    assert!(pruned.len() == 1 && pruned[0].session_gone, "{pruned:?}");
+}

@@ -328,8 +328,8 @@ pub struct RescueArgs {
 
 /// Delete what old undos removed, so that it can no longer be read or redone
 ///
-/// Also what undos of sessions removed that their agent has deleted since, whatever its age. Nothing else
-/// ever deletes it.
+/// Also what undos of sessions removed that their agent has deleted since (not: archived), whatever its age.
+/// Nothing else ever deletes it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::args::UndoArgs;
 use super::exit::{Exit, Failure};
 use super::{output, session_arg, show, stores};
+use crate::agents;
 use crate::catalog::View;
 use crate::cut;
 use crate::session::{CutPoint, Session};
@@ -64,6 +65,8 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn plan(view: &View, n: u32) -> Result<Planned, Failure> {
     let history = &view.history;
     let point: &CutPoint = history.cut_before(n)?;
+    // What would be refused is refused here, too: an archived thread, a file that another session needs.
+    agents::agent(view.session.key.agent).plan_undo(&view.session, history, n)?;
     let keeps = history.turns_kept(n);
     let files = point.kept.iter().map(|kept| FileKept {
         file: in_session(&view.session, &kept.file),

@@ -45,7 +45,7 @@ impl Site<'_> {
             }),
             How::Rename => match way.goal(change) {
                 Some(image) => self.put(change, &image, &way.goal_tail(index), None),
-                None => self.take_away(&change.file),
+                None => self.store.unlink_durably(&change.file),
             },
         }
     }
@@ -163,7 +163,7 @@ impl Site<'_> {
             Some(image) => {
                 self.put(change, &image, &way.start_tail(index), Some(image.mtime))?;
             }
-            None => self.take_away(&change.file)?,
+            None => self.store.unlink_durably(&change.file)?,
         }
         Ok(note)
     }
@@ -225,11 +225,6 @@ impl Site<'_> {
             return Err(refusal);
         }
         self.store.sync_parent(&change.file)
-    }
-
-    fn take_away(&self, file: &Path) -> Result<()> {
-        self.store.unlink(file)?;
-        self.store.sync_parent(file)
     }
 }
 

@@ -217,6 +217,15 @@ impl Tree {
         self.remove(relative, AtFlags::empty())
     }
 
+    /// Removes a file and makes that durable; one that is not there, nor its directory, is fine.
+    pub fn unlink_durably(&self, relative: &Path) -> Result<()> {
+        self.unlink(relative)?;
+        match self.sync_parent(relative) {
+            Err(Refusal::Io { errno: Errno::NOENT, .. }) => Ok(()),
+            other => other,
+        }
+    }
+
     fn remove(&self, relative: &Path, flags: AtFlags) -> Result<()> {
         let remove = || -> io::Result<()> {
             fault("unlink")?;
@@ -452,6 +461,7 @@ impl Open {
     /// user may not give away is left out, and with it what the mode would give to the user's own group.
     pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
         let set = || -> io::Result<()> {
+            fault("mode")?;
             let now = rustix::fs::fstat(&self.file)?;
             let mut mode = mode & 0o7777;
             if (now.st_uid, now.st_gid) != (uid, gid) {

@@ -1,10 +1,10 @@
-//! One cut from beginning to end: lock, look, plan, verify, back up, journal, apply, read again, commit.
+//! One undo or redo from beginning to end: lock, look, plan, verify, back up, journal, apply, read again,
+//! commit.
 //!
 //! The order of what becomes durable when is in `docs/DURABILITY.md`; the commit is one rename
-//! (see `journal`).
+//! (see `journal`). Forks are made in `fork`.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::UndoDone;
@@ -12,19 +12,17 @@ use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
 use super::holder;
-use super::journal::{Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
+use super::journal::{Kind, Owner, Record, StoreLock, VERSION, Way};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
 use super::row;
-use super::scan::Scan;
+use super::scan;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
-use super::verify::{self, Expected, Proof};
+use super::verify::{self, Expected};
 use crate::agents::Agent;
-use crate::session::{
-    Content, FileHash, History, Lock, Plan, Refusal, Result, Session, SessionKey, Step, Turn, Writer,
-};
+use crate::session::{Content, History, Lock, Plan, Refusal, Result, Session, Step, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -162,8 +160,7 @@ pub(super) fn redo(
         other => other,
     })?;
     for left in &undo.leaves {
-        let scan = super::scan::scan_file(&store, &hands, &left.file, &[])?;
-        if scan.map(|scan| (scan.len, scan.hash)) != left.len.map(|len| (len, left.hash)) {
+        if !scan::holds(&store, &hands, &left.file, left.len.map(|len| (len, left.hash)))? {
             return Err(Refusal::MovedOn { what: left.file.display().to_string(), number });
         }
     }
@@ -197,111 +194,6 @@ pub(super) fn redo(
     Ok((number, undo.turns_before - undo.turns_after.min(undo.turns_before)))
 }
 
-pub(super) fn fork(
-    agent: &dyn Agent,
-    state: &StateDir,
-    session: &Session,
-    seen: &History,
-    n: u32,
-    proof: Proof,
-) -> Result<String> {
-    let store = Tree::open(&session.key.root)?;
-    let locked = Locked::take(state, &session.key, &session.id, &store)?;
-    settle(&locked, &store)?;
-    let plan = agent.plan_fork(session, seen, n)?;
-    let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
-    let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
-    let Some(Step::CreateDir { dir, staging, files }) = plan.steps.first() else {
-        let row_touched = false.into();
-        let (store, locked, plan) = (&store, &locked, &plan);
-        let fork = super::beside::Fork { agent, store, locked, session, seen, plan, row_touched, proof };
-        return fork.run(&hands, &mut ground);
-    };
-    if store.stat(dir)?.is_some() {
-        return Err(Refusal::io("making", &store.path().join(dir), rustix::io::Errno::EXIST.into()));
-    }
-    let record = Record {
-        version: VERSION,
-        kind: Kind::Fork,
-        number: 0,
-        at: now(),
-        owner: Owner::this_process(),
-        turns_before: 0,
-        turns_after: plan.promise.turns,
-        grew: false,
-        changes: Vec::new(),
-        new_dir: Some(NewDir { dir: dir.clone(), staging: staging.clone() }),
-        new_files: Vec::new(),
-        entry: None,
-        row: None,
-        spread: false,
-        locks: StoreLock::of(&plan.locks),
-        leaves: Vec::new(),
-    };
-    locked.write_journal(&record)?;
-
-    let mut build = || -> Result<Vec<(PathBuf, u64, FileHash)>> {
-        let mut made = vec![staging.clone()];
-        store.mkdir(staging)?;
-        let mut written = Vec::new();
-        for (name, content) in files {
-            for above in name.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
-                let above = staging.join(above);
-                if !made.contains(&above) {
-                    store.mkdir(&above)?;
-                    made.push(above);
-                }
-            }
-            let file = store.create(&staging.join(name))?;
-            let (len, hash) = ground.write_content(&store, &hands, &plan, content, &file)?;
-            file.sync()?;
-            written.push((dir.join(name), len, hash));
-        }
-        for made in made.iter().rev() {
-            store.sync_dir(made)?;
-        }
-        store.rename(staging, dir, false)?;
-        store.sync_parent(dir)?;
-        store.sync_parent(staging)?;
-        let new = Session {
-            key: SessionKey { path: Arc::from(plan.promise.session.as_path()), ..session.key.clone() },
-            id: plan.promise.id.clone(),
-            files: written.iter().map(|(file, ..)| file.clone()).collect(),
-            ..session.clone()
-        };
-        let history = agent.load(&new)?;
-        for (file, len, hash) in &written {
-            if was_read_as(&history, file, *len, *hash) {
-                continue;
-            }
-            let scan = store.read(file)?.map(|open| Scan::of(&open, &[])).transpose()?;
-            if scan.map(|scan| (scan.len, scan.hash)) != Some((*len, *hash)) {
-                return Err(Refusal::NotAsPromised { what: file.display().to_string() });
-            }
-        }
-        let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let rebuilt = is_rebuilt(&plan);
-        let expected = Expected {
-            transcript: &plan.promise.transcript,
-            turns: kept,
-            count: Some(plan.promise.turns),
-            same_ends: false,
-            rebuilt,
-        };
-        verify::turns(&history, &expected)?;
-        proof.holds(&history)?;
-        Ok(written)
-    };
-    let commit = || {
-        locked.tree().unlink(Path::new(JOURNAL))?;
-        locked.tree().sync_dir(Path::new(""))
-    };
-    if let Err(refusal) = build().and_then(|_| commit()) {
-        return Err(withdraw(&store, &locked, dir, staging, refusal));
-    }
-    Ok(plan.promise.id.clone())
-}
-
 /// The turns that a forced undo removes or keeps: with those that were written since the session was
 /// seen, if it reads well now.
 fn turns_now(agent: &dyn Agent, store: &Tree, session: &Session, seen: &History) -> Vec<Turn> {
@@ -314,25 +206,6 @@ fn turns_now(agent: &dyn Agent, store: &Tree, session: &Session, seen: &History)
     match fresh {
         Some(fresh) if starts(&fresh.turns).starts_with(&starts(&seen.turns)) => fresh.turns,
         _ => seen.turns.clone(),
-    }
-}
-
-/// Takes a fork that failed out of the store again.
-fn withdraw(store: &Tree, locked: &Locked, dir: &Path, staging: &Path, why: Refusal) -> Refusal {
-    let put_back = || -> Result<()> {
-        if store.stat(dir)?.is_some() {
-            // Out of every client's sight in one moment.
-            store.rename(dir, staging, false)?;
-            store.sync_parent(dir)?;
-        }
-        store.remove_dir(staging)?;
-        store.sync_parent(staging)?;
-        locked.tree().unlink(Path::new(JOURNAL))?;
-        locked.tree().sync_dir(Path::new(""))
-    };
-    match put_back() {
-        Ok(()) => why,
-        Err(rolling_back) => Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) },
     }
 }
 
@@ -456,7 +329,8 @@ impl Cut<'_> {
         let site = Site { store: self.store, hands: &no_hands, backup: self.backup };
         for change in &self.record.changes {
             if let (Some(image), Ok(history)) = (self.way.goal(change), &history)
-                && was_read_as(history, &change.file, image.len, image.hash)
+                // What the pass that read the session found need not be read once more.
+                && history.has(&change.file, image.len, image.hash)
             {
                 continue;
             }
@@ -472,12 +346,6 @@ impl Cut<'_> {
         }
         verify::turns(&history?, expected)
     }
-}
-
-/// Whether the pass that read the session found exactly these bytes in a file; then they need not be read
-/// once more.
-fn was_read_as(history: &History, file: &Path, len: u64, hash: FileHash) -> bool {
-    history.files.iter().any(|view| view.file == file && view.len == Some(len) && view.hash == hash)
 }
 
 /// Leases on what a record changes in place, as far as they can be had.
@@ -518,7 +386,13 @@ pub(super) fn take_back(
     Ok(notes)
 }
 
-fn take_hands(agent: &dyn Agent, store: &Tree, locks: &[Lock], force: bool, asked: &str) -> Result<Hands> {
+pub(super) fn take_hands(
+    agent: &dyn Agent,
+    store: &Tree,
+    locks: &[Lock],
+    force: bool,
+    asked: &str,
+) -> Result<Hands> {
     let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
     Hands::take(store, locks, on_writer)?.map_err(|held| {
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -2,7 +2,7 @@
 //!
 //! An agent's folder says what to do as a list of steps (`session::Step`); this folder makes them durable,
 //! reversible and safe against a crash, for every store alike. Called by `fs` (control files) and `cli`.
-//! `execute` is the one path; `docs/DURABILITY.md` says what is on disk when.
+//! `execute` and `fork` are the only paths; `docs/DURABILITY.md` says what is on disk when.
 
 mod apply;
 mod beside;
@@ -10,6 +10,7 @@ mod disk;
 mod entry;
 mod execute;
 mod fault;
+mod fork;
 mod holder;
 mod journal;
 mod lease;
@@ -70,7 +71,7 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// # Errors
 /// Nothing is left behind whenever an error is returned.
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
-    execute::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
+    fork::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
 }
 
 /// Makes a new session of a damaged one's turns that end before the first damage: as many as can be proved
@@ -84,7 +85,7 @@ pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(St
     let mut why = None;
     for n in (0..salvaged.turns.len() as u32).rev() {
         let keeps = salvaged.turns_kept(n + 1);
-        match execute::fork(agent(session.key.agent), state, session, &salvaged, n, Proof::Sound) {
+        match fork::fork(agent(session.key.agent), state, session, &salvaged, n, Proof::Sound) {
             Ok(id) => return Ok((id, keeps)),
             // Behind a damage it may not be certain what belongs to the turn; before the turn it may be.
             Err(

@@ -6,9 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::disk::Tree;
+use super::journal::Whose;
 use super::recover::settle;
 use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
+use crate::agents::{self, Discovery};
 use crate::session::{AgentKind, Result};
 
 /// A backup that was pruned, or would be.
@@ -40,8 +42,7 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
     for folder in Folder::all(state)? {
         let Some(whose) = folder.whose()? else { continue };
         let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
-        let gone = std::fs::symlink_metadata(whose.root.join(&whose.path))
-            .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        let gone = is_gone(&locked.folder, &whose)?;
         if !dry_run && let Ok(store) = Tree::open(&whose.root) {
             settle(&locked, &store)?;
         }
@@ -71,6 +72,23 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
         }
     }
     Ok(pruned)
+}
+
+/// Whether the agent deleted the session: its store is there, and neither the session's files nor the agent's
+/// list have it. One that only moved (archived, compressed) is not gone, nor is anything on a disk that is not
+/// mounted now.
+fn is_gone(folder: &Folder, whose: &Whose) -> Result<bool> {
+    let Ok(store) = Tree::open(&whose.root) else { return Ok(false) };
+    if !folder.is_of(&whose.agent, &store)? {
+        return Ok(false);
+    }
+    let there = std::fs::symlink_metadata(whose.root.join(&whose.path));
+    if !there.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(false);
+    }
+    let Ok(kind) = whose.agent.parse::<AgentKind>() else { return Ok(false) };
+    let found = agents::agent(kind).discover(&whose.root, &Discovery::default());
+    Ok(found.is_ok_and(|found| found.sessions.iter().all(|session| session.id != whose.id)))
 }
 
 fn has_journal(locked: &Locked) -> Result<bool> {

@@ -15,6 +15,7 @@ use super::disk::Tree;
 use super::entry;
 use super::execute::{leases_for, take_back};
 use super::journal::{Kind, Record, VERSION, Way};
+use super::row;
 use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
 use crate::session::{Refusal, Result};
@@ -133,6 +134,12 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
     let site = Site { store, hands: &hands, backup: &backup };
+    if way == Way::Undo && is_worked_on(store, record)? {
+        locked.tree().rename(Path::new(JOURNAL), &dir.join("undo.json"), false)?;
+        locked.tree().sync_dir(&dir)?;
+        locked.tree().sync_dir(Path::new(""))?;
+        return Ok(vec![format!("the {what} is complete, and its agent has gone on from it: it stays")]);
+    }
     match take_back(agent, &site, locked, record, way) {
         Ok(notes) => {
             let mut sentences = vec![format!("the {what} was rolled back; the session is as before it")];
@@ -149,6 +156,22 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
         }
         Err(refusal) => Err(refusal),
     }
+}
+
+/// Whether the agent has gone on from what an undo left, so that taking the undo back would take that away:
+/// the row that the undo changes last was changed again, or a file that it made has grown.
+fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
+    let Some(change) = &record.row else { return Ok(false) };
+    if row::is_worked_on(store, change, Way::Undo)? {
+        return Ok(true);
+    }
+    let made = record.changes.iter().filter(|change| change.before.is_none());
+    for (file, image) in made.filter_map(|change| Some((&change.file, change.after?))) {
+        if store.stat(file)?.is_some_and(|now| now.st_size as u64 > image.len) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<Vec<String>> {

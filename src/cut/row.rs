@@ -64,19 +64,22 @@ impl<'a> Held<'a> {
     pub fn apply(self) -> Result<()> {
         let Held { change, way, .. } = self;
         let (old, new) = (from(change, way), from(change, way.back()));
+        if let Verdict::Fail(error) = fault::point("row") {
+            return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
+        }
         write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
         // Triggers of the store may have had their own idea.
         if read(&self.db, change).map_err(|error| self.refused(error))?.as_ref() != new {
             return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
         }
-        if let Verdict::Fail(error) = fault::point("row") {
+        if let Verdict::Fail(error) = fault::point("commit") {
             return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
         }
         self.db.execute_batch("COMMIT").map_err(|error| self.refused(error))
     }
 
     fn refused(&self, error: rusqlite::Error) -> Refusal {
-        refused(self.store, self.change, error)
+        refused(self.store, self.change, &self.db, &error)
     }
 }
 
@@ -86,7 +89,7 @@ impl<'a> Held<'a> {
 /// What prevents that.
 pub(super) fn roll_back(store: &Tree, change: &RowChange, way: Way) -> Result<Option<String>> {
     let Some(db) = open(store, &change.db)? else { return Ok(None) };
-    let now = read(&db, change).map_err(|error| refused(store, change, error))?;
+    let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
     drop(db);
     if now.as_ref() == from(change, way) {
         return Ok(None);
@@ -99,6 +102,43 @@ pub(super) fn roll_back(store: &Tree, change: &RowChange, way: Way) -> Result<Op
     Ok(Some(format!("the session's row in {db} was changed by its agent meanwhile and was left as it is")))
 }
 
+/// Makes the row if there is none. A database that cannot take it (its agent has changed its form, or damaged
+/// it) is left: the agent makes rows that are missing.
+///
+/// # Errors
+/// What prevents that for now.
+pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
+    let make = || -> Result<()> {
+        let Some(db) = open(store, &change.db)? else { return Ok(()) };
+        let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
+        drop(db);
+        match now {
+            Some(_) => Ok(()),
+            None => Held::take(store, change, Way::Undo)?.apply(),
+        }
+    };
+    match make() {
+        Err(Refusal::Changed { .. } | Refusal::Damaged { .. } | Refusal::NotAsPromised { .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether the agent has gone on from the row as the change made it: it is neither side, and something of what
+/// the change made is still in it.
+///
+/// # Errors
+/// What prevents looking.
+pub(super) fn is_worked_on(store: &Tree, change: &RowChange, way: Way) -> Result<bool> {
+    let Some(db) = open(store, &change.db)? else { return Ok(false) };
+    let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
+    let (Some(now), Some(old), Some(new)) = (now, from(change, way), from(change, way.back())) else {
+        return Ok(false);
+    };
+    let made =
+        |(name, value): &&(String, SqlValue)| old.get(name) != Some(value) && now.get(name) == Some(value);
+    Ok(now != *new && new.0.iter().find(made).is_some())
+}
+
 fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
     // Also refuses what is no regular file.
     if store.read(file)?.is_none() {
@@ -108,9 +148,11 @@ fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(&path, flags).and_then(|db| {
         db.busy_timeout(PATIENCE)?;
+        // Also where a WAL would do with less: what this returns from is durable.
+        db.pragma_update(None, "synchronous", "FULL")?;
         Ok(db)
     });
-    opened.map(Some).map_err(|error| sql(&path, error))
+    opened.map(Some).map_err(|error| sql(&path, None, &error))
 }
 
 fn read(db: &Connection, change: &RowChange) -> rusqlite::Result<Option<Row>> {
@@ -176,12 +218,12 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn refused(store: &Tree, change: &RowChange, error: rusqlite::Error) -> Refusal {
-    sql(&store.path().join(&change.db), error)
+fn refused(store: &Tree, change: &RowChange, db: &Connection, error: &rusqlite::Error) -> Refusal {
+    sql(&store.path().join(&change.db), Some(db), error)
 }
 
 /// What SQLite says, as a refusal.
-fn sql(path: &Path, error: rusqlite::Error) -> Refusal {
+fn sql(path: &Path, db: Option<&Connection>, error: &rusqlite::Error) -> Refusal {
     let io = |errno| Refusal::Io { action: "cannot write to", path: path.to_owned(), errno };
     let what = path.display().to_string();
     match error.sqlite_error_code() {
@@ -189,7 +231,8 @@ fn sql(path: &Path, error: rusqlite::Error) -> Refusal {
         Some(ErrorCode::ReadOnly) => io(Errno::ROFS),
         Some(ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => io(Errno::ACCESS),
         Some(ErrorCode::DiskFull) => io(Errno::NOSPC),
-        Some(ErrorCode::SystemIoFailure) => io(Errno::IO),
+        // A full disk, too, where it is SQLite's shared memory that finds no room.
+        Some(ErrorCode::SystemIoFailure) => io(db.and_then(system_errno).unwrap_or(Errno::IO)),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             let (file, class) = (what, DamageClass::Sidecar);
             Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message: error.to_string() } }
@@ -197,4 +240,11 @@ fn sql(path: &Path, error: rusqlite::Error) -> Refusal {
         // The table is not as it was when the cut was planned (a newer client migrated it).
         _ => Refusal::Changed { what: format!("{what} ({error})") },
     }
+}
+
+/// The errno of the system call that failed last.
+fn system_errno(db: &Connection) -> Option<Errno> {
+    // SAFETY: the handle is that of an open database, which is only asked.
+    let errno = unsafe { rusqlite::ffi::sqlite3_system_errno(db.handle()) };
+    (errno > 0).then(|| Errno::from_raw_os_error(errno))
 }

@@ -101,6 +101,17 @@ pub(super) fn scan_file(store: &Tree, hands: &Hands, file: &Path, marks: &[u64])
     store.read(file)?.map(|open| Scan::of(&open, marks)).transpose()
 }
 
+/// Whether a file of the store has exactly this length and hash; `None`: whether it is not there.
+pub(super) fn holds(
+    store: &Tree,
+    hands: &Hands,
+    file: &Path,
+    content: Option<(u64, FileHash)>,
+) -> Result<bool> {
+    let scan = scan_file(store, hands, file, &[])?;
+    Ok(scan.map(|scan| (scan.len, scan.hash)) == content)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -181,6 +181,14 @@ impl Folder {
         names.into_iter().map(|(name, _)| Ok(Folder { tree: tree.sub(&sessions.join(name))? })).collect()
     }
 
+    /// Whether the folder was made for a session of exactly this store, and not for one that stood at the same
+    /// path on another file system.
+    pub fn is_of(&self, agent: &str, store: &Tree) -> Result<bool> {
+        let facts = store.facts()?;
+        let name = self.tree.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(name.starts_with(&format!("{agent}-{:x}-{:x}-", facts.st_dev, facts.st_ino)))
+    }
+
     /// Which session this is; `None` if that was never written or cannot be read.
     pub fn whose(&self) -> Result<Option<Whose>> {
         let bytes = self.tree.slurp(Path::new(WHOSE))?;

@@ -106,14 +106,16 @@ impl Status<'_> {
             lines.put("note", note);
         }
         let turns = history.sound_turns;
+        let remedy = shown_damage(history).map_or("repair that line", |damage| damage.class.remedy());
         match history.state {
-            State::Damaged if turns == 0 => {
-                lines.put("help", "repair that line; no turn ends before it, raw/ has the files as they are");
-            }
+            State::Damaged if turns == 0 => lines.put(
+                "help",
+                &format!("{remedy}; no turn ends before it, raw/ has the files as they are"),
+            ),
             State::Damaged => lines.put(
                 "help",
                 &format!(
-                    "repair that line, or make a new session of the {turns} turns before it, which are in salvage/: turnfs rescue {}; raw/ has the files as they are",
+                    "{remedy}, or make a new session of the {turns} turns before it, which are in salvage/: turnfs rescue {}; raw/ has the files as they are",
                     self.session.id
                 ),
             ),

@@ -67,6 +67,15 @@ impl DamageClass {
         }
     }
 
+    /// What its user can do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            DamageClass::DanglingParent => "put back the file that it needs",
+            DamageClass::Sidecar => "repair that file",
+            _ => "repair that line",
+        }
+    }
+
     /// A tail that a crash or an append in progress leaves: everything before it stays readable.
     pub fn is_torn(self) -> bool {
         matches!(self, DamageClass::TornTail | DamageClass::NulTail | DamageClass::NoFinalNewline)

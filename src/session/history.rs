@@ -1,7 +1,7 @@
 //! What one pass over a session's files finds out.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Confidence, Damage, Refusal, Turn, TurnStatus};
 
@@ -173,8 +173,11 @@ impl History {
         let sound = (self.sound_turns as usize).min(self.turns.len());
         if sound == 0 {
             let why = format!(
-                "no turn ends before the damage ({}, line {}: {}), so there is nothing to rescue; repair that line",
-                damage.file, damage.line, damage.class
+                "no turn ends before the damage ({}, line {}: {}), so there is nothing to rescue; {}",
+                damage.file,
+                damage.line,
+                damage.class,
+                damage.class.remedy()
             );
             return Err(Refusal::NothingToRescue { why });
         }
@@ -244,6 +247,11 @@ impl History {
         let from = self.turns.iter().position(|turn| turn.group == group).unwrap_or(0);
         let last = &self.turns[from..];
         if last.iter().any(Turn::is_open) { last } else { &[] }
+    }
+
+    /// Whether exactly these bytes were read from a file.
+    pub fn has(&self, file: &Path, len: u64, hash: FileHash) -> bool {
+        self.files.iter().any(|view| view.file == file && view.len == Some(len) && view.hash == hash)
     }
 
     /// The last turn that is not running: where a fork `last` is made.

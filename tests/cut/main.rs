@@ -2,9 +2,12 @@
 //! a full disk, and the order of system calls.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod database;
 #[cfg(feature = "faults")]
 mod faults;
 mod full_disk;
 mod order;
+mod outcome;
+mod rows;
 mod samples;
 mod store;

@@ -2,7 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use super::store::{child, samples};
+use turnfs::session::AgentKind;
+
+use super::store::{child, samples_of};
 
 struct Call {
     name: String,
@@ -10,12 +12,12 @@ struct Call {
 }
 
 /// The calls that change or sync something; descriptors carry their paths (`strace -y`).
-fn trace(sample: &str, prepare: Option<&str>, act: &str) -> Option<Vec<Call>> {
+fn trace(kind: AgentKind, sample: &str, prepare: Option<&str>, act: &str) -> Option<Vec<Call>> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         eprintln!("skipped: strace is not installed");
         return None;
     }
-    let all = samples();
+    let all = samples_of(kind);
     let store = all.iter().find(|one| one.name == sample).unwrap().copy();
     if let Some(prepare) = prepare {
         store.act(prepare).unwrap();
@@ -25,7 +27,7 @@ fn trace(sample: &str, prepare: Option<&str>, act: &str) -> Option<Vec<Call>> {
     let mut command = Command::new("strace");
     command
         .args(["-f", "-y", "-e"])
-        .arg("trace=fsync,ftruncate,rename,renameat,renameat2,unlinkat,pwrite64,copy_file_range,fallocate")
+        .arg("trace=fsync,fdatasync,ftruncate,rename,renameat,renameat2,unlinkat,pwrite64,copy_file_range,fallocate")
         .arg("-o")
         .arg(&log)
         .arg(inner.get_program())
@@ -76,24 +78,33 @@ fn assert_renames_are_durable(calls: &[Call]) {
     }
 }
 
+/// Where the journal gets its name.
+fn journal_written(calls: &[Call]) -> usize {
+    position(calls, "journal", |c| {
+        c.name.starts_with("rename") && c.text.contains("\"journal.json\"") && c.text.contains("journal.new")
+    })
+}
+
+fn assert_backup_is_durable_before(journal: usize, calls: &[Call]) {
+    for backup in [".before>", ".after>", "turns.json>", "/files>", "/undone>"] {
+        let synced = position(calls, backup, |c| c.name == "fsync" && c.text.contains(backup));
+        assert!(synced < journal, "{backup} is synced after the journal");
+    }
+}
+
 #[test]
 fn an_undo_makes_backup_and_journal_durable_before_it_shortens_anything() {
-    let Some(calls) = trace("m-autocompact", None, "undo 1") else { return };
+    let Some(calls) = trace(AgentKind::KimiCli, "m-autocompact", None, "undo 1") else { return };
     assert_renames_are_durable(&calls);
     let truncate = position(&calls, "truncate", |c| c.name == "ftruncate" && c.text.contains("/store/"));
-    let journal = position(&calls, "journal", |c| {
-        c.name.starts_with("rename") && c.text.contains("\"journal.json\"") && c.text.contains("journal.new")
-    });
+    let journal = journal_written(&calls);
     let first_write = position(&calls, "change of the store", |c| {
         let changes = ["pwrite64", "copy_file_range", "ftruncate", "fallocate", "unlinkat"];
         let target = c.text.rsplit('<').next().unwrap_or_default();
         changes.contains(&c.name.as_str()) && target.contains("/store/")
     });
     assert!(journal < first_write && first_write <= truncate);
-    for backup in [".before>", ".after>", "turns.json>", "/files>", "/undone>"] {
-        let synced = position(&calls, backup, |c| c.name == "fsync" && c.text.contains(backup));
-        assert!(synced < journal, "{backup} is synced after the journal");
-    }
+    assert_backup_is_durable_before(journal, &calls);
     let commit = position(&calls, "commit", |c| c.text.contains("\"undo.json\""));
     for file in ["wire.jsonl>", "context.jsonl>"] {
         let last_sync = calls.iter().rposition(|c| c.name == "fsync" && c.text.contains(file));
@@ -112,8 +123,89 @@ fn an_undo_makes_backup_and_journal_durable_before_it_shortens_anything() {
 #[test]
 fn redo_and_fork_rename_only_what_is_durable() {
     for (prepare, act) in [(Some("undo 1"), "redo"), (None, "fork 3")] {
-        let Some(calls) = trace("m-autocompact", prepare, act) else { return };
+        let Some(calls) = trace(AgentKind::KimiCli, "m-autocompact", prepare, act) else { return };
         assert_renames_are_durable(&calls);
         assert!(calls.iter().any(|call| call.name.starts_with("rename")));
+    }
+}
+
+#[test]
+fn a_codex_undo_makes_its_new_file_durable_before_the_index_names_it() {
+    for (act, prepare) in [("undo 2", None), ("redo", Some("undo 2")), ("fork 2", None)] {
+        let Some(calls) = trace(AgentKind::Codex, "a_plain4", prepare, act) else { return };
+        assert_renames_are_durable(&calls);
+        let journal = journal_written(&calls);
+        let in_index =
+            |c: &Call| c.text.contains("/store/state_5.sqlite>") || c.text.contains("state_5.sqlite-wal>");
+        let written = position(&calls, "write into the index", |c| c.name == "pwrite64" && in_index(c));
+        let synced = calls.iter().rposition(|c| c.name.ends_with("sync") && in_index(c));
+        let synced = synced.expect("the index is synced");
+        let commit = position(&calls, "commit", |c| match act {
+            "undo 2" => c.text.contains("\"undo.json\""),
+            "redo" => c.text.contains("\"redone.json\""),
+            _ => c.name == "unlinkat" && c.text.contains("\"journal.json\""),
+        });
+        assert!(journal < written && written < synced && synced < commit, "{act}");
+        match act {
+            // The file that the undo made goes when nothing names it any more.
+            "redo" => {
+                let gone =
+                    position(&calls, "unlink", |c| c.name == "unlinkat" && c.text.contains("rollout-"));
+                let durable = calls[gone..commit]
+                    .iter()
+                    .any(|c| c.name == "fsync" && c.text.contains("/store/sessions/"));
+                assert!(synced < gone && durable, "{act}");
+            }
+            _ => {
+                let named = position(&calls, "new file", |c| {
+                    c.name.starts_with("rename")
+                        && c.text.contains("rollout-")
+                        && c.text.contains("/store/sessions/")
+                });
+                let dir = |c: &Call| {
+                    c.name == "fsync" && c.text.contains("/store/sessions/") && !c.text.contains("rollout-")
+                };
+                let durable = named + position(&calls[named..], "sync of the directory", dir);
+                // A fork takes the index's lock before its file has its name, and writes after it.
+                assert!(journal < named && durable < written, "{act}: {named} {durable} {written}");
+            }
+        }
+        if act == "undo 2" {
+            assert_backup_is_durable_before(journal, &calls);
+        }
+    }
+}
+
+#[test]
+fn an_openmax_undo_makes_its_entry_durable_before_the_transcript_changes() {
+    // One that makes the transcript shorter, one that puts it together anew and moves the sidecars away.
+    for (sample, act) in [("a_plain", "undo 2"), ("c_compact", "undo 4")] {
+        let Some(calls) = trace(AgentKind::OpenMax, sample, None, act) else { return };
+        assert_renames_are_durable(&calls);
+        let journal = journal_written(&calls);
+        assert_backup_is_durable_before(journal, &calls);
+        let entry = position(&calls, "new index", |c| {
+            c.name.starts_with("rename") && c.text.contains("\"index.json\"")
+        });
+        let dir = |c: &Call| syncs_dir(c, "/store/sessions");
+        let durable = entry + position(&calls[entry..], "sync of the directory", dir);
+        let changed = position(&calls, "change of the transcript", |c| {
+            let cut = c.name == "ftruncate" && c.text.contains("messages.json>");
+            cut || c.name.starts_with("rename") && c.text.contains(".messages.json\"")
+        });
+        let commit = position(&calls, "commit", |c| c.text.contains("\"undo.json\""));
+        assert!(journal < entry && durable < changed && changed < commit, "{sample}");
+        let synced = calls[changed..commit].iter().any(|c| {
+            c.name == "fsync" && (c.text.contains("messages.json>") || syncs_dir(c, "/store/sessions"))
+        });
+        assert!(synced, "{sample}: the change is not synced before the commit");
+        for (at, call) in calls
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.name == "unlinkat" && c.text.contains(".archive.jsonl\""))
+        {
+            assert!(changed < at && at < commit, "{sample}: {}", call.text);
+            assert!(calls[at..commit].iter().any(dir), "{sample}: {} is not made durable", call.text);
+        }
     }
 }

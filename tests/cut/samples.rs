@@ -193,7 +193,13 @@ fn a_turn_that_has_not_ended_is_live_while_it_is_fresh_and_can_be_undone_when_it
     let text = std::fs::read_to_string(&wire).unwrap();
     let cut = text.rfind("\n{").unwrap() + 1;
     assert!(text[cut..].contains("TurnEnd"));
+    // Records of long ago in a file of this moment: an undo, or a backup put back.
     std::fs::write(&wire, &text[..cut]).unwrap();
+    store.fork(3).unwrap();
+    let last = text[..cut].lines().last().unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(last).unwrap();
+    record["timestamp"] = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64().into();
+    std::fs::write(&wire, text[..cut].replace(last, &record.to_string())).unwrap();
     assert_eq!(store.undo(1).unwrap_err().errno(), Errno::BUSY);
     assert_eq!(store.fork(3).unwrap_err().errno(), Errno::BUSY);
     store.fork(2).unwrap();
@@ -236,6 +242,7 @@ fn what_an_undo_has_just_written_is_not_taken_for_a_client_at_work() {
     let store = with_a_killed_turn();
     store.undo(3).unwrap();
     store.undo(2).unwrap();
+    store.fork(1).unwrap();
     store.undo(0).unwrap();
 }
 

@@ -10,42 +10,73 @@ use turnfs::agents::{Discovery, agent};
 use turnfs::cut::{self, StateDir};
 use turnfs::session::{AgentKind, Errno, History, Refusal, Session};
 
+use super::rows;
+
 pub struct Sample {
+    pub kind: AgentKind,
     pub name: String,
+    /// Of the session.
+    pub id: String,
+    /// What is known of the session.
     pub expected: Value,
-    folder: PathBuf,
+    /// Whether a Codex sample's database is put into the mode that the client uses.
+    pub wal: bool,
+    pub folder: PathBuf,
 }
 
+/// The samples of Kimi CLI.
 pub fn samples() -> Vec<Sample> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/kimi-cli");
-    let mut all: Vec<Sample> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| {
-            let folder = entry.unwrap().path();
-            let expected = std::fs::read_to_string(folder.join("expected.json")).unwrap();
-            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-            Sample { name, expected: serde_json::from_str(&expected).unwrap(), folder }
-        })
-        .collect();
-    all.sort_by(|a, b| a.name.cmp(&b.name));
+    samples_of(AgentKind::KimiCli)
+}
+
+/// The samples of a store: one for each session that a cut could be made of.
+pub fn samples_of(kind: AgentKind) -> Vec<Sample> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples").join(kind.name());
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    let mut all = Vec::new();
+    for folder in folders {
+        let expected = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+        let expected: Value = serde_json::from_str(&expected).unwrap();
+        let several = expected.get("sessions").and_then(Value::as_array).cloned();
+        let sample = folder.file_name().unwrap().to_string_lossy().into_owned();
+        for expected in several.clone().unwrap_or_else(|| vec![expected]) {
+            if expected.get("turns").is_none_or(|turns| turns.as_array().unwrap().is_empty()) {
+                continue;
+            }
+            let id = expected["session"].as_str().unwrap().to_owned();
+            let name = if several.is_some() { format!("{sample}/{id}") } else { sample.clone() };
+            let wal = all.len() % 2 == 0;
+            all.push(Sample { kind, name, id, expected, wal, folder: folder.clone() });
+        }
+    }
     all
 }
 
 impl Sample {
     pub fn copy(&self) -> Store {
         let dir = tempfile::tempdir().unwrap();
-        copy(&self.folder.join("store"), &dir.path().join("store"));
-        Store { path: self.session_path(), top: dir.path().to_owned(), _dir: Some(dir) }
+        let top = dir.path().to_owned();
+        Store { _dir: Some(dir), ..self.copy_to(&top) }
     }
 
     /// A copy below `top`, which stays.
     pub fn copy_to(&self, top: &Path) -> Store {
-        copy(&self.folder.join("store"), &top.join("store"));
-        Store { path: self.session_path(), top: top.to_owned(), _dir: None }
-    }
-
-    fn session_path(&self) -> PathBuf {
-        PathBuf::from(self.expected["session_path"].as_str().unwrap())
+        let root = top.join("store");
+        copy(&self.folder.join("store"), &root);
+        if self.kind == AgentKind::Codex {
+            rows::moved_to(&root, self.wal);
+        }
+        let path = match self.expected.get("session_path") {
+            Some(path) => PathBuf::from(path.as_str().unwrap()),
+            None => {
+                let found = agent(self.kind).discover(&root, &Discovery::default()).unwrap().sessions;
+                let session = found.iter().find(|session| session.id == self.id);
+                session.unwrap_or_else(|| panic!("{} is not listed", self.name)).key.path.to_path_buf()
+            }
+        };
+        Store { kind: self.kind, path, top: top.to_owned(), _dir: None }
     }
 
     pub fn turns(&self) -> u32 {
@@ -72,6 +103,7 @@ pub fn copy(from: &Path, to: &Path) {
 }
 
 pub struct Store {
+    pub kind: AgentKind,
     /// The session, relative to the store's root.
     pub path: PathBuf,
     top: PathBuf,
@@ -80,8 +112,8 @@ pub struct Store {
 
 impl Store {
     /// A store that another process made.
-    pub fn at(top: &Path, path: &Path) -> Store {
-        Store { path: path.to_owned(), top: top.to_owned(), _dir: None }
+    pub fn at(kind: AgentKind, top: &Path, path: &Path) -> Store {
+        Store { kind, path: path.to_owned(), top: top.to_owned(), _dir: None }
     }
 
     pub fn top(&self) -> &Path {
@@ -101,12 +133,12 @@ impl Store {
     }
 
     pub fn session_at(&self, path: &Path) -> Session {
-        let found = agent(AgentKind::KimiCli).discover(&self.root(), &Discovery::default()).unwrap();
+        let found = agent(self.kind).discover(&self.root(), &Discovery::default()).unwrap();
         found.sessions.into_iter().find(|session| &*session.key.path == path).expect("the session is found")
     }
 
     pub fn history(&self) -> History {
-        agent(AgentKind::KimiCli).load(&self.session()).unwrap()
+        agent(self.kind).load(&self.session()).unwrap()
     }
 
     pub fn undo(&self, n: u32) -> Result<cut::UndoDone, Refusal> {
@@ -194,6 +226,7 @@ pub fn child(store: &Store, words: &str) -> Command {
     command
         .args(["--exact", "store::child_acts", "--nocapture", "--test-threads=1"])
         .env("TURNFS_TEST_ACT", words)
+        .env("TURNFS_TEST_AGENT", store.kind.name())
         .env("TURNFS_TEST_TOP", store.top())
         .env("TURNFS_TEST_SESSION", &store.path);
     command
@@ -207,7 +240,8 @@ fn child_acts() {
     let Ok(words) = std::env::var("TURNFS_TEST_ACT") else { return };
     let top = PathBuf::from(std::env::var_os("TURNFS_TEST_TOP").unwrap());
     let path = PathBuf::from(std::env::var_os("TURNFS_TEST_SESSION").unwrap());
-    match Store::at(&top, &path).act(&words) {
+    let kind = std::env::var("TURNFS_TEST_AGENT").unwrap().parse().unwrap();
+    match Store::at(kind, &top, &path).act(&words) {
         Ok(told) => println!("{told}"),
         Err(refusal) => {
             println!("{refusal}");

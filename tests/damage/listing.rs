@@ -151,6 +151,9 @@ fn r7_a_codex_session_whose_first_line_is_cut_is_unplaced_under_the_id_of_its_na
     for name in ["a_plain4", "a_plain4_legacy"] {
         let sample = Sample::of(AgentKind::Codex, name);
         sample.change(|lines| lines[0] = crate::sample::half(&lines[0]));
+        // Its index still knows the project; without it nobody does.
+        assert_eq!(sample.listed()["project"], sample.project());
+        fs::remove_file(sample.store.root.join("state_5.sqlite")).unwrap();
         let listed = sample.listed();
         assert!(listed["project"].is_null());
         assert!(listed["path"].as_str().unwrap().starts_with(".turnfs/unplaced/"), "{listed}");

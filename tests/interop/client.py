@@ -80,6 +80,11 @@ class Client:
         cut work on top of ours. None, or what was wrong."""
         return None
 
+    def scenes(self, samples):
+        """More than cuts of samples: a list of `scenes.Scene`. A client that has some also knows what they use:
+        `empty`, which makes an empty store as `place` makes a full one, and `busy_with`."""
+        return []
+
     def history(self, request):
         """What a request to the model carries as conversation, `[[role, text]...]` with the roles user, assistant,
         call (text: the call's id) and tool; one entry per text part of a user message."""

@@ -14,7 +14,7 @@ import subprocess
 import threading
 from contextlib import closing, contextmanager
 
-from . import process
+from . import codex_scenes, process
 from .client import Client, Unusable
 
 PACKAGE = "@openai/codex"
@@ -59,6 +59,23 @@ class Codex(Client):
                 inside = re.search(r"/((?:archived_)?sessions/.*)$", path)[1]
                 index.execute("UPDATE threads SET rollout_path = ? WHERE id = ?", (str(store / inside), thread))
             index.commit()
+        self._configure(store, scratch, model_url)
+        return store
+
+    def empty(self, scratch, model_url):
+        store = scratch.home / ".codex"
+        store.mkdir()
+        self._configure(store, scratch, model_url)
+        return store
+
+    def busy_with(self, path):
+        """Whether the client writes to this file of its store by itself: logs, locks, its other databases."""
+        return not path.startswith(("sessions/", "archived_sessions/", f"{INDEX}, row"))
+
+    def scenes(self, samples):
+        return codex_scenes.scenes(samples)
+
+    def _configure(self, store, scratch, model_url):
         (store / "config.toml").write_text(
             'model = "gpt-5.2-codex"\nmodel_provider = "mock"\napproval_policy = "never"\n'
             'sandbox_mode = "danger-full-access"\ncheck_for_update_on_startup = false\n'
@@ -69,7 +86,6 @@ class Codex(Client):
             "[skills]\ninclude_instructions = false\n[skills.bundled]\nenabled = false\n"
             f'[projects.{json.dumps(str(scratch.project))}]\ntrust_level = "trusted"\n'
         )
-        return store
 
     def compared(self, store, found):
         """The index counts row by row, not byte by byte; empty date folders do not count."""
@@ -80,7 +96,7 @@ class Codex(Client):
         return found
 
     def listed(self, store, scratch):
-        with self._server(store, scratch) as server:
+        with self.server(store, scratch) as server:
             found = server.call("thread/list", limit=100)["data"]
             found += server.call("thread/list", limit=100, archived=True)["data"]
         return {thread["id"]: thread["preview"] for thread in found}, None
@@ -88,14 +104,19 @@ class Codex(Client):
     def continues(self, sample):
         return None
 
+    def begin(self, store, scratch, prompt):
+        """A new thread with one prompt."""
+        command = [self.binary, "exec", "--skip-git-repo-check", "--json", prompt]
+        return process.run(command, cwd=scratch.project, env=self.environment(store, scratch), timeout=self.timeout)
+
     def resume(self, store, scratch, session, prompt):
         command = [self.binary, "exec", "--skip-git-repo-check", "resume", session, "--json", prompt]
-        return process.run(command, cwd=scratch.project, env=self._env(store, scratch), timeout=self.timeout)
+        return process.run(command, cwd=scratch.project, env=self.environment(store, scratch), timeout=self.timeout)
 
     def on_top(self, store, scratch, session, turns):
         """After the client's turn: its turn list has `turns` turns, and a fork and a revert of its own work on top
         of what turnfs wrote. None, or what was wrong."""
-        with self._server(store, scratch) as server:
+        with self.server(store, scratch) as server:
             thread = server.call("thread/resume", threadId=session)["thread"]
             listed = server.call("thread/turns/list", threadId=session, limit=100)["data"]
             if len(listed) != turns:
@@ -128,14 +149,15 @@ class Codex(Client):
                 said.append(["tool", " ".join(part.get("text", "") for part in parts)])
         return said
 
-    def _env(self, store, scratch):
+    def environment(self, store, scratch):
         return scratch.env(CODEX_HOME=str(store), SCRIPTED_KEY="not-a-key")
 
     @contextmanager
-    def _server(self, store, scratch):
+    def server(self, store, scratch):
+        """The client's app-server, ready for calls; ended at the end."""
         command = [self.binary, "app-server"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        child = subprocess.Popen(command, cwd=scratch.project, env=self._env(store, scratch), **pipes)
+        child = subprocess.Popen(command, cwd=scratch.project, env=self.environment(store, scratch), **pipes)
         limit = threading.Timer(self.timeout, child.kill)
         limit.start()
         try:

@@ -1,10 +1,12 @@
 """A model on the loopback interface that says one fixed sentence and remembers what it was asked.
 
-One function per API; `APIS` maps the end of a request's path to it. It has no orders and no tools: the samples
-already hold every kind of turn, and the one new turn of a trial is plain text.
+One function per API; `APIS` maps the end of a request's path to it. The samples already hold every kind of turn, and
+the one new turn of a trial is plain text. Only the responses API takes orders, for scenes: `@tool NAME {json}` in a
+prompt, one after the other, are called in turn (NAMESPACE.NAME for a tool of a namespace), then comes the sentence.
 """
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -98,6 +100,28 @@ def _chat_completions(handler, request):
     ])
 
 
+ORDER = re.compile(r"@tool (?:(\w+)\.)?(\w+) (\{.*?\})(?= @|$)", re.M)
+
+
+def _ordered(request):
+    """The next tool call that the last prompt orders, as an item, or None."""
+    said, results = "", 0
+    for item in request.get("input", []):
+        if item.get("type") == "function_call_output":
+            results += 1
+        elif item.get("role") == "user":
+            text = " ".join(part.get("text", "") for part in item["content"])
+            if not text.lstrip().startswith("<"):
+                said, results = text, 0
+    orders = ORDER.findall(said)
+    if results >= len(orders):
+        return None
+    namespace, name, arguments = orders[results]
+    call = {"type": "function_call", "id": f"item-{results}", "call_id": f"call-{results}", "name": name,
+            "arguments": arguments}
+    return {**call, "namespace": namespace} if namespace else call
+
+
 def _responses(handler, request):
     """POST /responses, streamed."""
     message = {"type": "message", "role": "assistant", "id": "scripted-1", "content": [{"type": "output_text", "text": REPLY}]}
@@ -105,7 +129,7 @@ def _responses(handler, request):
              "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 102}
     events = [
         {"type": "response.created", "response": {"id": "scripted"}},
-        {"type": "response.output_item.done", "output_index": 0, "item": message},
+        {"type": "response.output_item.done", "output_index": 0, "item": _ordered(request) or message},
         {"type": "response.completed", "response": {"id": "scripted", "usage": usage}},
     ]
     handler._events([json.dumps(event) for event in events])

@@ -34,6 +34,14 @@ class Trial:
     action: str
 
     @property
+    def agent(self):
+        return self.sample.agent
+
+    @property
+    def name(self):
+        return self.sample.name
+
+    @property
     def command(self):
         if self.action == "fork":
             return f"fork {self.keep}"
@@ -93,13 +101,13 @@ def judge(trial, turnfs: Turnfs, client: Client, keep_failed):
 
 def _judge_refusal(trial, turnfs, store, scratch):
     errno, arguments = trial.sample.refused[trial.keep], _arguments(trial)
-    before = _contents(store)
+    before = contents(store)
     done = turnfs.run(store, scratch, trial.sample.agent, *arguments)
     if done.code != 1:
         raise Failed(f"turnfs {' '.join(arguments)} must be refused ({errno}) with exit status 1: {done.complaint()}")
     if REFUSAL_SAYS[errno] not in done.stderr:
         raise Failed(f"refused, but not for {errno}: {done.stderr.strip()}")
-    _same("the refused cut", before, _contents(store))
+    same("the refused cut", before, contents(store))
 
 
 # The command line has no errno; these words of the sentence stand for it.
@@ -108,10 +116,10 @@ REFUSAL_SAYS = {"ENOTUNIQ": "is ambiguous", "ENODATA": "is no longer on disk"}
 
 def _judge_cut(trial, turnfs, client, store, scratch, model):
     sample, arguments = trial.sample, _arguments(trial)
-    def contents():
-        return client.compared(store, _contents(store))
+    def compared():
+        return client.compared(store, contents(store))
 
-    before = contents()
+    before = compared()
     said = turnfs.must(store, scratch, sample.agent, *arguments)
     session, kept, messages = sample.session, sample.kept_turns(trial.keep), sample.messages[trial.keep]
 
@@ -119,13 +127,13 @@ def _judge_cut(trial, turnfs, client, store, scratch, model):
         session = said.removesuffix("\n")
         if session == sample.session or session.split() != [session]:
             raise Failed(f"fork must print a new id and nothing else, it printed {said!r}")
-        after = contents()
-        _same("the fork's source", before, {path: after.get(path) for path in before})
+        after = compared()
+        same("the fork's source", before, {path: after.get(path) for path in before})
     if trial.action == "redo":
-        if contents() == before:
+        if compared() == before:
             raise Failed("the undo changed nothing")
         turnfs.must(store, scratch, sample.agent, "redo", sample.session)
-        _same("the undo and its redo", before, contents())
+        same("the undo and its redo", before, compared())
         kept, messages = len(sample.turns), sample.messages[len(sample.turns) - 1]
 
     titles, last = client.listed(store, scratch)
@@ -184,7 +192,7 @@ def _judge_shown(sample, kept, shown):
             )
 
 
-def _contents(store):
+def contents(store):
     """Every path below `store` with its kind, mode and content, to be compared."""
     found = {}
     for path in sorted(store.rglob("*")):
@@ -194,7 +202,8 @@ def _contents(store):
     return found
 
 
-def _same(what, before, after):
+def same(what, before, after):
+    """Raises where two results of `contents` differ."""
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
     if changed:
         raise Failed(f"{what} must leave the store as it was, but these differ: {', '.join(changed)}")

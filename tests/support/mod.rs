@@ -21,7 +21,10 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time from starting a daemon to its mount's first answer, and from asking it to stop to its end.
 const DAEMON_LIMIT: Duration = Duration::from_secs(10);
 
-/// A Kimi CLI store of a test's own, with HOME and state directory.
+/// The agents of which there are samples, each with the place of its store below HOME.
+pub const AGENTS: [(&str, &str); 3] = [("kimi-cli", ".kimi"), ("codex", ".codex"), ("openmax", ".openmax")];
+
+/// A store of a test's own, of Kimi CLI where nothing else is said, with HOME and state directory.
 pub struct TestStore {
     /// The directory of everything below.
     pub dir: tempfile::TempDir,
@@ -29,7 +32,7 @@ pub struct TestStore {
     pub home: PathBuf,
     /// XDG_STATE_HOME of all commands.
     pub state: PathBuf,
-    /// The store's root: `~/.kimi`.
+    /// The store's root, such as `~/.kimi`.
     pub root: PathBuf,
 }
 
@@ -66,38 +69,79 @@ impl Ran {
 
 /// The directory of the samples of Kimi CLI.
 pub fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/kimi-cli")
+    samples_of("kimi-cli")
 }
 
-/// The names of all samples, sorted.
+/// The directory of an agent's samples.
+pub fn samples_of(agent: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples").join(agent)
+}
+
+/// The names of all samples of Kimi CLI, sorted.
 pub fn sample_names() -> Vec<String> {
-    let entries = fs::read_dir(samples()).unwrap().map(Result::unwrap);
+    names_of("kimi-cli")
+}
+
+/// The names of an agent's samples, sorted.
+pub fn names_of(agent: &str) -> Vec<String> {
+    let samples = samples_of(agent);
+    let entries = fs::read_dir(&samples).unwrap().map(Result::unwrap);
     let mut names: Vec<String> = entries
         .filter(|entry| entry.path().join("expected.json").exists())
         .map(|entry| entry.file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(!names.is_empty(), "no samples in {}", samples().display());
+    assert!(!names.is_empty(), "no samples in {}", samples.display());
     names
 }
 
-/// A sample's expected.json.
+/// The expected.json of a sample of Kimi CLI.
 pub fn expected(sample: &str) -> serde_json::Value {
-    let path = samples().join(sample).join("expected.json");
+    expected_of("kimi-cli", sample)
+}
+
+/// The expected.json of an agent's sample.
+pub fn expected_of(agent: &str, sample: &str) -> serde_json::Value {
+    let path = samples_of(agent).join(sample).join("expected.json");
     serde_json::from_slice(&fs::read(&path).unwrap()).unwrap()
 }
 
 impl TestStore {
     /// A HOME without any store.
     pub fn empty() -> TestStore {
+        TestStore::empty_of("kimi-cli")
+    }
+
+    /// A HOME without any store; `root` is where the agent would make it.
+    pub fn empty_of(agent: &str) -> TestStore {
         let dir = tempfile::tempdir().unwrap();
         // Mount points are reported at their resolved path.
         let base = dir.path().canonicalize().unwrap();
         let (home, state) = (base.join("home"), base.join("state"));
         fs::create_dir(&home).unwrap();
         fs::create_dir(&state).unwrap();
-        let root = home.join(".kimi");
+        let (_, place) = AGENTS.iter().find(|(name, _)| *name == agent).unwrap();
+        let root = home.join(place);
         TestStore { dir, home, state, root }
+    }
+
+    /// A copy of the store of an agent's sample. Codex's thread index names the files at their new place.
+    pub fn of(agent: &str, sample: &str) -> TestStore {
+        let store = TestStore::empty_of(agent);
+        copy_tree(&samples_of(agent).join(sample).join("store"), &store.root);
+        if let Some(index) = store.thread_index() {
+            let home = store.root.to_str().unwrap();
+            let place = "max(instr(rollout_path, '/sessions/'), instr(rollout_path, '/archived_sessions/'))";
+            let sql = format!("UPDATE threads SET rollout_path = ?1 || substr(rollout_path, {place})");
+            index.execute(&sql, [home]).unwrap();
+        }
+        store
+    }
+
+    /// Codex's thread index, where the store has one.
+    pub fn thread_index(&self) -> Option<rusqlite::Connection> {
+        let path = self.root.join("state_5.sqlite");
+        path.exists().then(|| rusqlite::Connection::open(path).unwrap())
     }
 
     /// A copy of one sample's store.

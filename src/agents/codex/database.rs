@@ -26,6 +26,8 @@ const ATTEMPTS: u32 = 3;
 pub struct Row {
     /// Absolute.
     pub rollout_path: String,
+    /// The project.
+    pub cwd: Option<String>,
     pub title: Option<String>,
     pub name: Option<String>,
     pub model: Option<String>,
@@ -212,10 +214,11 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
     }
     let column = |name: &'static str| if has(name) { name } else { "NULL" };
     let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {} FROM threads",
+        "SELECT id, rollout_path, {}, {}, {}, {} FROM threads",
         column("title"),
         column("name"),
-        column("model")
+        column("model"),
+        column("cwd")
     );
     let mut statement = db.prepare(&sql)?;
     let mut found = statement.query([])?;
@@ -227,7 +230,8 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
         };
         if let (Some(id), Some(rollout_path)) = (text(0), text(1)) {
             let filled = |at: usize| text(at).filter(|text| !text.is_empty());
-            rows.insert(id, Row { rollout_path, title: filled(2), name: filled(3), model: filled(4) });
+            let (title, name, model, cwd) = (filled(2), filled(3), filled(4), filled(5));
+            rows.insert(id, Row { rollout_path, cwd, title, name, model });
         }
     }
     Ok(rows)

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::database::{self, Index, Stamps};
+use super::database::{self, Index, Row, Stamps};
 use super::heads::{Head, Heads, NoMeta};
-use super::layout::{NAMES, Rollout, rollouts};
+use super::layout::{Folders, NAMES, Rollout};
 use super::records::{self, HistoryBase};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Place, Refusal, Result, Session, SessionKey};
@@ -22,6 +22,7 @@ use crate::transcript::{Stat, StoreDir};
 #[derive(Default)]
 pub struct Memory {
     pub heads: Heads,
+    folders: Option<Folders>,
     index: Option<(Stamps, Arc<Index>)>,
     names: Option<(Stat, Arc<HashMap<String, String>>)>,
 }
@@ -80,7 +81,9 @@ impl Memory {
     /// Every rollout file with its head, by rollout id.
     fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
         let mut known: HashMap<String, Known> = HashMap::new();
-        for (id, rollout) in rollouts(store)? {
+        // Not from memory: on some file systems a folder's facts prove nothing.
+        let rollouts = self.folders.insert(Folders::list(store)?).rollouts.clone();
+        for (id, rollout) in rollouts {
             // A file that went away between the listing and now is not listed.
             let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
             let head = match self.heads.head(store, &rollout, &stat) {
@@ -93,6 +96,29 @@ impl Memory {
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
         self.heads.keep_only(|file| files.contains(file));
         Ok(known)
+    }
+
+    /// Whether a thread still has the current file and the title that an earlier look saw. For file systems on
+    /// which facts of folders prove something.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    pub fn is_current(&mut self, store: &StoreDir, session: &Session) -> Result<bool> {
+        let Some(file) = session.files.first() else { return Ok(false) };
+        let (index, names) = (self.index(store)?, self.names(store)?);
+        let row = index.rows.get(&session.id);
+        if title(&session.id, row, &names) != session.title {
+            return Ok(false);
+        }
+        if row.is_some_and(|row| is_same(Path::new(&row.rollout_path), file)) {
+            return Ok(true);
+        }
+        let known = self.folders.take().filter(|folders| folders.still_hold(store));
+        let folders = self.folders.insert(known.map_or_else(|| Folders::list(store), Ok)?);
+        let mut own: Vec<_> =
+            folders.rollouts.values().filter(|rollout| rollout.thread == session.id).collect();
+        own.sort_by_key(|rollout| rollout.age());
+        Ok(current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))
     }
 
     /// A thread whose history continues the rollout `id` behind `byte`, if there is one.
@@ -212,13 +238,12 @@ fn session(
     let row = index.rows.get(id);
     let meta = current.head.meta.as_ref();
     let updated = mine.iter().map(|known| known.stat.modified()).max().unwrap_or(current.stat.modified());
-    let named = row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned());
     let parent = meta.ok().and_then(|meta| meta.spawned_by()).map(str::to_owned);
     let session = Session {
         key: SessionKey { agent: AgentKind::Codex, root: root.clone(), path: first.rollout.file.clone() },
         id: id.to_owned(),
-        place: place(&current.head),
-        title: named.or_else(|| row.and_then(|row| row.title.clone())),
+        place: place(&current.head, row),
+        title: title(id, row, names),
         first_prompt: first_prompt(first, all),
         created: created(first),
         updated,
@@ -230,6 +255,12 @@ fn session(
         subagent: parent.as_ref().map(|_| subagent_name(&current.head, id)),
     };
     Some((session, parent))
+}
+
+/// The name that a user gave a thread, else the title that the client made.
+fn title(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<String> {
+    let name = row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned());
+    name.or_else(|| row.and_then(|row| row.title.clone()))
 }
 
 /// The files that a history is made of, newest first, as far as they are there.
@@ -264,17 +295,21 @@ fn created(first: &Known) -> Timestamp {
     .unwrap_or_else(|| first.stat.born().unwrap_or(first.stat.modified()))
 }
 
-fn place(head: &Head) -> Place {
+/// The project that the first line names. Where that line is damaged, what the thread index says is all that
+/// is left, and keeps the session where its user looks for it.
+fn place(head: &Head, row: Option<&Row>) -> Place {
     let unplaced = |reason: &str| Place::Unplaced { reason: reason.to_owned() };
-    match &head.meta {
-        Ok(meta) => match meta.cwd.as_deref().map(Path::new) {
+    let indexed = row.and_then(|row| row.cwd.as_deref()).map(Path::new).filter(|path| path.is_absolute());
+    match (&head.meta, indexed) {
+        (Ok(meta), _) => match meta.cwd.as_deref().map(Path::new) {
             Some(path) if path.is_absolute() => Place::Project(path.to_owned()),
             Some(_) => unplaced("the recorded project path is not absolute"),
             None => unplaced("the session records no project"),
         },
-        Err(NoMeta::Unread) => unplaced("the file cannot be read, so it names no project"),
-        Err(NoMeta::Empty) => unplaced("the file is empty, so it names no project"),
-        Err(NoMeta::Damaged(_)) => unplaced("the first line, which names the project, is damaged"),
+        (Err(_), Some(path)) => Place::Project(path.to_owned()),
+        (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
+        (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
+        (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
     }
 }
 

@@ -244,6 +244,8 @@ fn unknown(time: Option<Timestamp>, kind: &str, json: &str, sink: &mut ItemSink<
 
 fn told_by_client(time: Option<Timestamp>, response: &Response<'_>, sink: &mut ItemSink<'_>) {
     let kind = response.content_kinds().and_then(|kinds| kinds.first()).map_or("client", |kind| kind);
+    // `generic.turn_aborted`, `compaction.summary`: for people to read.
+    let kind = kind.strip_prefix("generic.").unwrap_or(kind).replace(['.', '_'], " ");
     sink(time, Item::Notice { kind: kind.into(), text: text_of(&response.content) });
 }
 

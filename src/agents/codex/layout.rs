@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::session::Result;
-use crate::transcript::{EntryKind, StoreDir};
+use crate::transcript::{EntryKind, Stat, StoreDir};
 
 pub const SESSIONS: &str = "sessions";
 pub const ARCHIVED: &str = "archived_sessions";
@@ -76,33 +78,60 @@ impl Rollout {
 /// # Errors
 /// What prevents listing a folder.
 pub fn rollouts(store: &StoreDir) -> Result<BTreeMap<String, Rollout>> {
-    let mut found = BTreeMap::new();
-    collect(store, Path::new(ARCHIVED), 0, &mut found)?;
-    collect(store, Path::new(SESSIONS), 3, &mut found)?;
-    Ok(found)
+    Ok(Folders::list(store)?.rollouts)
 }
 
-/// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
-fn collect(store: &StoreDir, dir: &Path, depth: u32, found: &mut BTreeMap<String, Rollout>) -> Result<()> {
-    let Some(opened) = store.dir(dir)? else { return Ok(()) };
-    for entry in opened.entries()? {
-        let path = dir.join(&entry.name);
-        match entry.kind {
-            EntryKind::Dir if depth > 0 => collect(store, &path, depth - 1, found)?,
-            // Links and FIFOs too: they are listed as what they are, and never opened.
-            EntryKind::File | EntryKind::Symlink | EntryKind::Other => {
-                let Some(rollout) = Rollout::named(&path) else { continue };
-                match found.get(&rollout.id) {
-                    Some(other) if !other.compressed() && rollout.compressed() => {}
-                    _ => {
-                        found.insert(rollout.id.clone(), rollout);
+/// The rollout files of a store at one moment, and what proves that they are still all.
+pub struct Folders {
+    pub rollouts: BTreeMap<String, Rollout>,
+    /// Every folder that was listed, or that was not there; with its facts before.
+    seen: Vec<(PathBuf, Option<Stat>)>,
+    at: Timestamp,
+}
+
+impl Folders {
+    /// # Errors
+    /// What prevents listing a folder.
+    pub fn list(store: &StoreDir) -> Result<Folders> {
+        let mut folders = Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: Timestamp::now() };
+        folders.collect(store, Path::new(ARCHIVED), 0)?;
+        folders.collect(store, Path::new(SESSIONS), 3)?;
+        Ok(folders)
+    }
+
+    /// Whether no file came or went since: one stat for each folder. A folder that changed shortly before it
+    /// was listed proves nothing.
+    pub fn still_hold(&self, store: &StoreDir) -> bool {
+        let same = |folder: &Path, before: &Option<Stat>| {
+            before.is_none_or(|stat| stat.vouches(self.at))
+                && store.stat_to_compare(folder).is_ok_and(|now| now == *before)
+        };
+        self.seen.iter().all(|(folder, before)| same(folder, before))
+    }
+
+    /// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
+    fn collect(&mut self, store: &StoreDir, dir: &Path, depth: u32) -> Result<()> {
+        self.seen.push((dir.to_owned(), store.stat(dir)?));
+        let Some(opened) = store.dir(dir)? else { return Ok(()) };
+        for entry in opened.entries()? {
+            let path = dir.join(&entry.name);
+            match entry.kind {
+                EntryKind::Dir if depth > 0 => self.collect(store, &path, depth - 1)?,
+                // Links and FIFOs too: they are listed as what they are, and never opened.
+                EntryKind::File | EntryKind::Symlink | EntryKind::Other => {
+                    let Some(rollout) = Rollout::named(&path) else { continue };
+                    match self.rollouts.get(&rollout.id) {
+                        Some(other) if !other.compressed() && rollout.compressed() => {}
+                        _ => {
+                            self.rollouts.insert(rollout.id.clone(), rollout);
+                        }
                     }
                 }
+                EntryKind::Dir => {}
             }
-            EntryKind::Dir => {}
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The lock that every client holds while it has the thread loaded.

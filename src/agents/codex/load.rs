@@ -24,11 +24,17 @@ pub fn load(session: &Session) -> Result<History> {
     if store.stat(&current.file)?.is_none() {
         return Ok(empty(State::NoTranscript, Vec::new(), Vec::new()));
     }
+    let current_is_archived = current.archived;
     let lineage = Lineage::of(&store, current)?;
     count_parse();
     let mut whole = Whole::default();
     if let Some(broken) = &lineage.broken {
         whole.damaged(vec![broken.clone()], Some(0));
+    }
+    if current_is_archived {
+        whole
+            .notes
+            .push("archived: `codex unarchive` comes before undo; fork makes an ordinary thread".into());
     }
     let mut files = Vec::new();
     for segment in &lineage.segments {

@@ -62,19 +62,7 @@ impl Agent for Codex {
     fn is_current(&self, session: &Session) -> Result<bool> {
         let root = &session.key.root;
         let Some(store) = StoreDir::open(root)? else { return Ok(false) };
-        let index = self.memory(root).lock().index(&store)?;
-        let Some(file) = session.files.first() else { return Ok(false) };
-        if index
-            .rows
-            .get(&session.id)
-            .is_some_and(|row| discover::is_same(Path::new(&row.rollout_path), file))
-        {
-            return Ok(true);
-        }
-        let all = layout::rollouts(&store)?;
-        let mut own: Vec<_> = all.values().filter(|rollout| rollout.thread == session.id).collect();
-        own.sort_by_key(|rollout| rollout.age());
-        Ok(discover::current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))
+        self.memory(root).lock().is_current(&store, session)
     }
 
     fn load(&self, session: &Session) -> Result<History> {

@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::session::{AgentKind, History, Session, Writer};
 
-/// How long the file system of a project may take to say which directory that is.
-const PROJECT_TIME: Duration = Duration::from_millis(300);
+/// How long the file system of a project may take to say which directory that is. A busy machine needs longer
+/// than one would think, and whoever does not answer counts as a writer.
+const PROJECT_TIME: Duration = Duration::from_secs(1);
 /// A last turn without its end counts as running while the files are younger than this.
 const RECENT: Duration = Duration::from_secs(60);
 
@@ -23,6 +24,11 @@ pub(super) fn writer(session: &Session, history: &History) -> Option<Writer> {
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
     let last = history.open_end().last()?;
     let now = SystemTime::now();
+    // Who is at it writes records of this moment. Older ones in files of this moment were left last by an undo.
+    let recent_record = jiff::Timestamp::now().as_second() - RECENT.as_secs() as i64;
+    if last.last.is_some_and(|written| written.as_second() < recent_record) {
+        return None;
+    }
     let recent = history.files.iter().any(|view| {
         let facts = std::fs::symlink_metadata(session.key.root.join(&view.file));
         let changed = facts.and_then(|facts| facts.modified());

@@ -203,7 +203,7 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         let refusal = execute::undo(&Liar, &fixture.state, &fixture.session, &seen, n, false).unwrap_err();
         assert!(matches!(refusal, Refusal::NotAsPromised { .. }), "{refusal}");
         let refusal =
-            execute::fork(&Liar, &fixture.state, &fixture.session, &seen, n, Proof::Turns).unwrap_err();
+            fork::fork(&Liar, &fixture.state, &fixture.session, &seen, n, Proof::Turns).unwrap_err();
         assert!(matches!(refusal, Refusal::NotAsPromised { .. }), "{refusal}");
         assert_eq!(snapshot(&fixture.root()), before);
     }

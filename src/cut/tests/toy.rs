@@ -64,7 +64,7 @@ impl Fixture {
     }
 
     pub fn fork(&self, n: u32) -> Result<String> {
-        super::super::execute::fork(&Toy, &self.state, &self.session, &self.load(), n, Proof::Turns)
+        super::super::fork::fork(&Toy, &self.state, &self.session, &self.load(), n, Proof::Turns)
     }
 
     pub fn prompts(&self) -> Vec<String> {

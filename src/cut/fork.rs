@@ -1,0 +1,206 @@
+//! One fork from beginning to end: lock, look, plan, verify, journal, make, read again, commit.
+//!
+//! What a fork makes is a directory of its own (here), or files that stand beside those of other sessions
+//! (`beside`). Either way nothing of it counts before all of it is durable, and the source is only read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::beside;
+use super::disk::Tree;
+use super::execute::{is_rebuilt, now, take_hands};
+use super::journal::{Kind, NewDir, Owner, Record, StoreLock, VERSION};
+use super::lease::Hands;
+use super::recover::settle;
+use super::resolve::{Ground, Growth};
+use super::scan;
+use super::state::{JOURNAL, Locked, StateDir};
+use super::verify::{self, Expected, Proof};
+use crate::agents::Agent;
+use crate::session::{Content, FileHash, History, Plan, Refusal, Result, Session, SessionKey, Step};
+
+pub(super) fn fork(
+    agent: &dyn Agent,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    n: u32,
+    proof: Proof,
+) -> Result<String> {
+    let store = Tree::open(&session.key.root)?;
+    let locked = Locked::take(state, &session.key, &session.id, &store)?;
+    settle(&locked, &store)?;
+    let plan = agent.plan_fork(session, seen, n)?;
+    let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
+    let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
+    let fork = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof };
+    match plan.steps.first() {
+        Some(Step::CreateDir { dir, staging, files }) => {
+            let new = NewDir { dir: dir.clone(), staging: staging.clone() };
+            fork.in_dir(&hands, &mut ground, &new, files)
+        }
+        _ => beside::make(&fork, &hands, &mut ground),
+    }
+}
+
+/// A fork whose plan is made and whose locks are held.
+pub(super) struct Fork<'a> {
+    pub agent: &'a dyn Agent,
+    pub store: &'a Tree,
+    pub locked: &'a Locked,
+    pub session: &'a Session,
+    pub seen: &'a History,
+    pub plan: &'a Plan,
+    pub proof: Proof,
+}
+
+/// A file of the fork as it was written: its place in the store, length and hash.
+pub(super) struct Written {
+    pub file: PathBuf,
+    pub len: u64,
+    pub hash: FileHash,
+}
+
+impl Fork<'_> {
+    /// The journal of a fork that makes nothing yet.
+    pub fn record(&self) -> Record {
+        Record {
+            version: VERSION,
+            kind: Kind::Fork,
+            number: 0,
+            at: now(),
+            owner: Owner::this_process(),
+            turns_before: 0,
+            turns_after: self.plan.promise.turns,
+            grew: false,
+            changes: Vec::new(),
+            new_dir: None,
+            new_files: Vec::new(),
+            entry: None,
+            row: None,
+            spread: false,
+            locks: StoreLock::of(&self.plan.locks),
+            leaves: Vec::new(),
+        }
+    }
+
+    /// # Errors
+    /// When something stands where the fork is to be.
+    pub fn must_be_free(&self, place: &Path) -> Result<()> {
+        match self.store.stat(place)? {
+            None => Ok(()),
+            Some(_) => {
+                let path = self.store.path().join(place);
+                Err(Refusal::io("making", &path, rustix::io::Errno::EXIST.into()))
+            }
+        }
+    }
+
+    /// Reads the new session as any session is read: it must hold what was written, and show the turns kept.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAsPromised`], or what prevents reading it.
+    pub fn read_again(&self, written: &[Written]) -> Result<()> {
+        let promise = &self.plan.promise;
+        let new = Session {
+            key: SessionKey { path: Arc::from(promise.session.as_path()), ..self.session.key.clone() },
+            id: promise.id.clone(),
+            files: written.iter().map(|written| written.file.clone()).collect(),
+            ..self.session.clone()
+        };
+        let history = self.agent.load(&new)?;
+        for Written { file, len, hash } in written {
+            // What the pass that read the session found need not be read once more.
+            let read = history.has(file, *len, *hash);
+            if !read && !scan::holds(self.store, &Hands::default(), file, Some((*len, *hash)))? {
+                return Err(Refusal::NotAsPromised { what: file.display().to_string() });
+            }
+        }
+        let kept = self.seen.turns.get(..promise.turns as usize).unwrap_or(&self.seen.turns);
+        let expected = Expected {
+            transcript: &promise.transcript,
+            turns: kept,
+            count: Some(promise.turns),
+            same_ends: false,
+            rebuilt: is_rebuilt(self.plan),
+        };
+        verify::turns(&history, &expected)?;
+        self.proof.holds(&history)
+    }
+
+    /// Removes the journal: the fork counts.
+    pub fn commit(&self) -> Result<()> {
+        self.locked.tree().unlink(Path::new(JOURNAL))?;
+        self.locked.tree().sync_dir(Path::new(""))
+    }
+
+    /// The errno of the first error, once the store is as before; else that it is not.
+    pub fn withdrawn(&self, put_back: Result<()>, why: Refusal) -> Refusal {
+        match put_back.and_then(|()| self.commit()) {
+            Ok(()) => why,
+            Err(rolling_back) => {
+                Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
+            }
+        }
+    }
+
+    fn in_dir(
+        &self,
+        hands: &Hands,
+        ground: &mut Ground,
+        new: &NewDir,
+        files: &[(PathBuf, Content)],
+    ) -> Result<String> {
+        self.must_be_free(&new.dir)?;
+        self.locked.write_journal(&Record { new_dir: Some(new.clone()), ..self.record() })?;
+        let made = self.build(hands, ground, new, files).and_then(|written| self.read_again(&written));
+        match made.and_then(|()| self.commit()) {
+            Ok(()) => Ok(self.plan.promise.id.clone()),
+            Err(refusal) => Err(self.withdrawn(self.remove(new), refusal)),
+        }
+    }
+
+    /// Builds the directory where no client looks, and renames it to its place.
+    fn build(
+        &self,
+        hands: &Hands,
+        ground: &mut Ground,
+        NewDir { dir, staging }: &NewDir,
+        files: &[(PathBuf, Content)],
+    ) -> Result<Vec<Written>> {
+        let store = self.store;
+        let mut made = vec![staging.clone()];
+        store.mkdir(staging)?;
+        let mut written = Vec::new();
+        for (name, content) in files {
+            for above in name.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
+                let above = staging.join(above);
+                if !made.contains(&above) {
+                    store.mkdir(&above)?;
+                    made.push(above);
+                }
+            }
+            let file = store.create(&staging.join(name))?;
+            let (len, hash) = ground.write_content(store, hands, self.plan, content, &file)?;
+            file.sync()?;
+            written.push(Written { file: dir.join(name), len, hash });
+        }
+        for made in made.iter().rev() {
+            store.sync_dir(made)?;
+        }
+        store.rename(staging, dir, false)?;
+        store.sync_parent(dir)?;
+        store.sync_parent(staging)?;
+        Ok(written)
+    }
+
+    fn remove(&self, NewDir { dir, staging }: &NewDir) -> Result<()> {
+        if self.store.stat(dir)?.is_some() {
+            // Out of every client's sight in one moment.
+            self.store.rename(dir, staging, false)?;
+            self.store.sync_parent(dir)?;
+        }
+        self.store.remove_dir(staging)?;
+        self.store.sync_parent(staging)
+    }
+}

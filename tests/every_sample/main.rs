@@ -1,0 +1,397 @@
+//! Every sample store of every agent, on a real mount: the turns are the expected ones, and every cut leaves
+//! exactly the expected files. Samples are looped over; a new sample folder is a new test.
+//!
+//! Here stands what holds for all agents; a file per agent says what its store must hold after a cut.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod codex;
+mod kimi_cli;
+mod openmax;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use support::{Mount, TestStore};
+
+/// Everything of a store that counts, by name: a file with its mode and bytes, a row of a database.
+type Contents = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+type Check = Result<(), String>;
+
+/// What is particular to one agent's store.
+struct Judge {
+    agent: &'static str,
+    /// What must be the same after an undo and its redo.
+    contents: fn(&TestStore) -> Contents,
+    /// A session's own transcript files below the store's root, the one that the agent writes to first.
+    transcripts: fn(&TestStore, &Value) -> Vec<PathBuf>,
+    /// Whether the fork with this id holds exactly what `keep[N]` says.
+    forked: fn(&TestStore, &Cut<'_>, &str) -> Check,
+    /// Whether the session in place holds exactly what `keep[N]` says.
+    undone: fn(&TestStore, &Cut<'_>) -> Check,
+}
+
+/// One `keep[N]` of a session in expected.json.
+struct Cut<'c> {
+    session: &'c Value,
+    expected: &'c Value,
+    /// Turns that are kept.
+    turns: usize,
+    before: &'c Contents,
+}
+
+const JUDGES: [Judge; 3] = [kimi_cli::JUDGE, codex::JUDGE, openmax::JUDGE];
+
+/// Runs `check` for each session of each sample, on a mount of a copy of its store; shows every failure.
+/// What was counted, by agent.
+fn each_session(
+    check: impl Fn(&Judge, &TestStore, &Mount, &Value) -> Result<usize, String>,
+) -> BTreeMap<&'static str, usize> {
+    let mut failures = Vec::new();
+    let mut checked = BTreeMap::new();
+    for judge in &JUDGES {
+        for name in support::names_of(judge.agent) {
+            let expected = support::expected_of(judge.agent, &name);
+            let store = TestStore::of(judge.agent, &name);
+            let mount = store.mount::<&str>(&[]);
+            let sessions = match expected.get("sessions") {
+                Some(several) => several.as_array().unwrap().iter().collect(),
+                None => vec![&expected],
+            };
+            for session in sessions {
+                match check(judge, &store, &mount, session) {
+                    Ok(n) => *checked.entry(judge.agent).or_default() += n,
+                    Err(failure) => {
+                        failures.push(format!("{} {name} {}: {failure}", judge.agent, session["session"]));
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    println!("{checked:?}");
+    checked
+}
+
+fn ensure(holds: bool, failure: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { Err(failure()) }
+}
+
+fn id(session: &Value) -> &str {
+    session["session"].as_str().unwrap()
+}
+
+fn turns(session: &Value) -> &[Value] {
+    session["turns"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The names in a directory, sorted.
+fn names(dir: &Path) -> Result<Vec<String>, i32> {
+    let entries = fs::read_dir(dir).map_err(errno)?;
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(errno)?.file_name().into_string().unwrap());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_turns_of_every_sample_are_the_expected_ones() {
+    let turns = each_session(|_, store, mount, session| {
+        let id = id(session);
+        let dir = mount.session(store, Some(id));
+        let status = fs::read_to_string(dir.join("status")).unwrap();
+        let state = session["state"].as_str().unwrap();
+        ensure(status.lines().any(|line| line == format!("state: {state}")), || {
+            format!("status is\n{status}")
+        })?;
+        let listed = names(&dir.join("turns"));
+        if state == "damaged" {
+            ensure(listed == Err(libc::EUCLEAN), || format!("turns/ of a damaged session: {listed:?}"))?;
+            for control in ["undo", "fork", "redo"] {
+                let seen = write(&dir.join(control), "0");
+                ensure(seen == Err(libc::EUCLEAN), || format!("0 > {control}: {seen:?}"))?;
+            }
+            return Ok(0);
+        }
+        let expected = turns(session);
+        let wanted: Vec<String> = (0..expected.len()).map(|n| format!("{n:03}")).collect();
+        ensure(listed.as_ref() == Ok(&wanted), || format!("turns/ holds {listed:?}"))?;
+        let shown = store.run(&["show", id, "--json"]).json();
+        let plan = fs::read_to_string(dir.join("undo")).unwrap();
+        for (n, turn) in expected.iter().enumerate() {
+            let text = fs::read_to_string(dir.join(format!("turns/{n:03}"))).unwrap();
+            let meta = fs::metadata(dir.join(format!("turns/{n:03}"))).unwrap();
+            ensure(meta.len() == text.len() as u64, || {
+                format!("turn {n}: {} is not {}", meta.len(), text.len())
+            })?;
+            ensure(text.starts_with(&format!("# Turn {n} ")), || format!("turn {n} begins {text:.60}"))?;
+            let prompt = turn["prompt"].as_str().unwrap_or_default();
+            let exact = fs::read_to_string(dir.join(format!("prompts/{n:03}"))).unwrap();
+            ensure(exact == prompt, || format!("prompt {n} is {exact:?}"))?;
+            ensure(text.contains(prompt), || format!("turn {n} does not hold its prompt"))?;
+            let shown = &shown["turns"][n];
+            let same =
+                shown["n"] == n && shown["prompt"] == turn["prompt"] && shown["status"] == turn["status"];
+            ensure(same, || format!("show says {shown}, expected {turn}"))?;
+            let begins = format!("{n:03}  ");
+            ensure(plan.lines().any(|line| line.trim_start().starts_with(begins.trim())), || {
+                format!("the plan does not name turn {n}:\n{plan}")
+            })?;
+        }
+        if let Some((last, _)) = expected.iter().enumerate().next_back() {
+            same_context(&dir, &session["keep"][last.to_string()])?;
+        }
+        Ok(expected.len())
+    });
+    assert!(turns["kimi-cli"] > 100 && turns["codex"] > 60 && turns["openmax"] > 80, "{turns:?}");
+}
+
+/// Whether context.md holds all that the model must be sent, in that order.
+fn same_context(dir: &Path, keep: &Value) -> Check {
+    let context =
+        fs::read_to_string(dir.join("context.md")).map_err(|error| format!("context.md: {error}"))?;
+    // Several parts of a message are lines here and one text in expected.json.
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let whole = words(&context);
+    let mut rest = &*whole;
+    for message in keep["messages"].as_array().unwrap() {
+        let text = words(message[1].as_str().unwrap());
+        let Some(at) = rest.find(&text) else {
+            return Err(format!("context.md lacks {message} at its place:\n{context}"));
+        };
+        rest = &rest[at + text.len()..];
+    }
+    Ok(())
+}
+
+#[test]
+fn head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte() {
+    let files = each_session(|judge, store, mount, session| {
+        let dir = mount.session(store, Some(id(session)));
+        for name in names(&dir.join("raw")).map_err(|errno| format!("raw/: errno {errno}"))? {
+            let seen = fs::read(dir.join("raw").join(&name)).unwrap();
+            let same = store
+                .snapshot()
+                .into_iter()
+                .any(|(path, (_, bytes))| path.file_name().is_some_and(|it| *it == *name) && bytes == seen);
+            ensure(same, || format!("raw/{name} differs"))?;
+        }
+        if ["damaged", "no-transcript"].contains(&session["state"].as_str().unwrap()) {
+            return Ok(0);
+        }
+        let read = |name: &str| fs::read(dir.join("records").join(name)).unwrap_or_default();
+        let record = |n: usize| read(&format!("{n:03}.jsonl"));
+        let files = (judge.transcripts)(store, session);
+        let whole = fs::read(store.root.join(&files[0])).unwrap();
+        let mut joined = read("head.jsonl");
+        for (n, turn) in turns(session).iter().enumerate() {
+            let bytes = record(n);
+            ensure(!bytes.is_empty(), || format!("records/{n:03}.jsonl is empty"))?;
+            let elsewhere = turn["file"].as_str().is_some_and(|file| Path::new(file) != files[0]);
+            if elsewhere {
+                // A turn of the history that this file goes on from: at its place in the other file.
+                let start = turn["byte_offset"].as_u64().unwrap() as usize;
+                let other = fs::read(store.root.join(turn["file"].as_str().unwrap())).unwrap();
+                ensure(other[start..].starts_with(&bytes), || format!("record {n} is not at its place"))?;
+            } else if files.len() > 1 && !holds(&whole, &bytes) {
+                // What a compaction took out of the live file.
+                let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+                let all: Vec<Vec<u8>> =
+                    files.iter().map(|file| fs::read(store.root.join(file)).unwrap()).collect();
+                for line in lines {
+                    let found = all.iter().any(|file| holds(file, line));
+                    ensure(found, || format!("a line of record {n} is in no file"))?;
+                }
+                joined.clear();
+            } else {
+                joined.extend(bytes);
+            }
+        }
+        joined.extend(read("tail"));
+        let at_end = whole.ends_with(&joined) && !joined.is_empty() || whole.is_empty();
+        ensure(at_end, || format!("records/ are not {}", files[0].display()))?;
+        ensure(files.len() > 1 || joined == whole, || {
+            format!("records/ lack a part of {}", files[0].display())
+        })?;
+        Ok(1)
+    });
+    assert!(files["kimi-cli"] > 15 && files["codex"] > 20 && files["openmax"] > 25, "{files:?}");
+}
+
+fn holds(whole: &[u8], part: &[u8]) -> bool {
+    memchr::memmem::find(whole, part).is_some()
+}
+
+#[test]
+fn every_cut_of_every_sample_leaves_exactly_the_expected_files() {
+    let cuts = each_session(|judge, store, mount, session| {
+        let dir = mount.session(store, Some(id(session)));
+        let mut cuts = 0;
+        for (keep, expected) in session["keep"].as_object().into_iter().flatten() {
+            let keep: i64 = keep.parse().unwrap();
+            cuts += forked(judge, store, mount, &dir, session, keep, expected)?;
+            cuts += undone_and_redone(judge, store, &dir, session, keep, expected)?;
+        }
+        Ok(cuts)
+    });
+    assert!(cuts["kimi-cli"] > 200 && cuts["codex"] > 140 && cuts["openmax"] > 120, "{cuts:?}");
+}
+
+/// The errno of every cut at this place, where it must be refused.
+fn refusal(session: &Value, expected: &Value) -> Option<i32> {
+    let errno = session.get("cuts_refused").or(expected.get("errno"))?;
+    Some(number(errno.as_str()?))
+}
+
+/// A write that must be refused with `wanted` and leave everything as it was.
+fn refused(judge: &Judge, store: &TestStore, control: &Path, n: i64, wanted: i32) -> Check {
+    let before = (judge.contents)(store);
+    let seen = write(control, &n.to_string());
+    ensure(seen == Err(wanted), || format!("{n} > {}: {seen:?}, expected {wanted}", control.display()))?;
+    ensure((judge.contents)(store) == before, || format!("the refused {n} > {}: wrote", control.display()))
+}
+
+/// Forks behind turn `keep`, looks at the fork in its own directory, and takes it away again.
+fn forked(
+    judge: &Judge,
+    store: &TestStore,
+    mount: &Mount,
+    dir: &Path,
+    session: &Value,
+    keep: i64,
+    expected: &Value,
+) -> Result<usize, String> {
+    let Ok(turns) = usize::try_from(keep).map(|keep| keep + 1) else { return Ok(0) };
+    if let Some(errno) = refusal(session, expected) {
+        return refused(judge, store, &dir.join("fork"), keep, errno).map(|()| 1);
+    }
+    let (before, files) = ((judge.contents)(store), store.snapshot());
+    write(&dir.join("fork"), &keep.to_string()).map_err(|errno| format!("fork {keep}: errno {errno}"))?;
+    let new = fs::read_to_string(dir.join("fork")).unwrap().trim().to_owned();
+    let cut = Cut { session, expected, turns, before: &before };
+    (judge.forked)(store, &cut, &new).map_err(|why| format!("fork {keep}: {why}"))?;
+    let fork = mount.session(store, Some(&new));
+    let shown = names(&fork.join("turns")).unwrap().len();
+    ensure(shown >= turns, || format!("fork {keep} shows {shown} turns"))?;
+    same_context(&fork, fork_messages(expected)).map_err(|why| format!("fork {keep}: {why}"))?;
+    put_back(store, &files);
+    Ok(1)
+}
+
+/// What a fork is sent, where that is not what the session itself is sent after an undo.
+fn fork_messages(expected: &Value) -> &Value {
+    static NONE: std::sync::OnceLock<Value> = std::sync::OnceLock::new();
+    // A fork of a compacted session may hold the whole history instead.
+    if expected["fork"].get("messages_full").is_some() && expected["fork"]["prefer"] != "as_is" {
+        return NONE.get_or_init(|| serde_json::json!({ "messages": [] }));
+    }
+    expected
+}
+
+fn undone_and_redone(
+    judge: &Judge,
+    store: &TestStore,
+    dir: &Path,
+    session: &Value,
+    keep: i64,
+    expected: &Value,
+) -> Result<usize, String> {
+    let turns = (keep + 1) as usize;
+    if turns >= self::turns(session).len() {
+        return Ok(0);
+    }
+    let archived = session["archived"] == true;
+    if let Some(errno) = refusal(session, expected).or(archived.then_some(libc::EOPNOTSUPP)) {
+        return refused(judge, store, &dir.join("undo"), keep + 1, errno).map(|()| 1);
+    }
+    let before = (judge.contents)(store);
+    write(&dir.join("undo"), &turns.to_string()).map_err(|errno| format!("undo {turns}: errno {errno}"))?;
+    let cut = Cut { session, expected, turns, before: &before };
+    (judge.undone)(store, &cut).map_err(|why| format!("undo {turns}: {why}"))?;
+    let left = names(&dir.join("turns")).unwrap();
+    let gone = names(&dir.join("undone")).unwrap();
+    let removed = names(&dir.join("undone").join(gone.last().unwrap()).join("turns")).unwrap();
+    let all: BTreeSet<&String> = left.iter().chain(&removed).collect();
+    ensure(left.len() >= turns && all.len() == self::turns(session).len(), || {
+        format!("after undo {turns} turns/ holds {left:?}, undone/ {removed:?}")
+    })?;
+    same_context(dir, expected).map_err(|why| format!("undo {turns}: {why}"))?;
+    write(&dir.join("redo"), "last").map_err(|errno| format!("redo of undo {turns}: errno {errno}"))?;
+    let after = (judge.contents)(store);
+    let differing: BTreeSet<&PathBuf> =
+        before.keys().chain(after.keys()).filter(|path| before.get(*path) != after.get(*path)).collect();
+    ensure(differing.is_empty(), || format!("undo {turns} and redo do not give back {differing:?}"))?;
+    Ok(1)
+}
+
+#[test]
+fn sub_agents_of_every_sample_are_sessions_without_control_files() {
+    let agents = each_session(|_, store, mount, session| {
+        let dir = mount.session(store, Some(id(session)));
+        let Ok(agents) = names(&dir.join("agents")) else {
+            ensure(!names(&dir).unwrap().contains(&"agents".into()), || {
+                "agents/ is listed but not there".into()
+            })?;
+            return Ok(0);
+        };
+        for agent in &agents {
+            let agent = dir.join("agents").join(agent);
+            let listed = names(&agent).unwrap();
+            ensure(listed == ["meta.json", "status", "turns"], || {
+                format!("{} holds {listed:?}", agent.display())
+            })?;
+            let turns = names(&agent.join("turns")).unwrap();
+            ensure(!turns.is_empty(), || format!("{} has no turns", agent.display()))?;
+            let text = fs::read_to_string(agent.join("turns/000")).unwrap();
+            ensure(text.starts_with("# Turn 0 "), || format!("its turn 0 begins {text:.60}"))?;
+        }
+        Ok(agents.len())
+    });
+    assert!(agents["kimi-cli"] > 0, "{agents:?}");
+}
+
+/// Makes the store what it was, byte by byte.
+fn put_back(store: &TestStore, files: &Contents) {
+    for (path, (_, bytes)) in store.snapshot().iter().rev() {
+        let place = store.root.join(path);
+        match files.get(path) {
+            None if place.is_dir() => fs::remove_dir(place).unwrap(),
+            None => fs::remove_file(place).unwrap(),
+            Some((_, old)) if old != bytes => fs::write(place, old).unwrap(),
+            Some(_) => {}
+        }
+    }
+}
+
+/// One write of one command, as a shell's echo makes it; the errno of the call that failed.
+fn write(control: &Path, command: &str) -> Result<(), i32> {
+    use std::io::Write;
+    let mut file = fs::File::options().write(true).truncate(true).open(control).map_err(errno)?;
+    file.write_all(format!("{command}\n").as_bytes()).map_err(errno)
+}
+
+fn errno(error: std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(-1)
+}
+
+fn number(errno: &str) -> i32 {
+    match errno {
+        "ENODATA" => libc::ENODATA,
+        "ENOTUNIQ" => libc::ENOTUNIQ,
+        "EUCLEAN" => libc::EUCLEAN,
+        "EROFS" => libc::EROFS,
+        other => panic!("expected.json names {other}"),
+    }
+}
