@@ -60,8 +60,8 @@ pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: 
 /// Returns its number and how many turns came back.
 ///
 /// # Errors
-/// [`Refusal::NothingToRedo`](crate::session::Refusal::NothingToRedo);
-/// [`Refusal::MovedOn`](crate::session::Refusal::MovedOn) when anything changed since. The store is as before.
+/// [`Refusal::NothingToRedo`];
+/// [`Refusal::MovedOn`] when anything changed since. The store is as before.
 pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
     execute::redo(agent(session.key.agent), state, session, number, force)
 }
