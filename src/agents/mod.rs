@@ -124,6 +124,20 @@ pub trait Agent: Send + Sync {
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
 }
 
+/// A history; where a file of it is a link, a FIFO or the like, one that says so.
+///
+/// # Errors
+/// Every other reason for which it cannot be read.
+fn unless_irregular(loaded: Result<History>) -> Result<History> {
+    match loaded {
+        Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
+            let what = format!("a transcript that is a link or no regular file ({})", path.display());
+            Ok(History::unsupported(what))
+        }
+        other => other,
+    }
+}
+
 /// A store's index that all its sessions (or projects) share, as bytes. Every method refuses a damaged index.
 pub trait SharedIndex {
     /// The entry of a session; `None` if it has none.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use super::exit::Failure;
 use crate::catalog::StoreOptions;
 use crate::session::AgentKind;
 
@@ -42,6 +43,7 @@ pub enum Command {
     Fork(ForkArgs),
     Adopt(AdoptArgs),
     Check(CheckArgs),
+    Rescue(RescueArgs),
     Prune(PruneArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
@@ -52,7 +54,7 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Stores")]
 pub struct StoreArgs {
-    /// Look for this agent's sessions in DIR instead of its usual place; repeatable
+    /// Look for this agent's sessions in DIR instead of its usual place; repeatable, also for one agent
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
     /// Only these agents, separated by commas [known: kimi-cli, codex, openmax]
@@ -61,6 +63,27 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// Refuses a place that was named and is no directory: looking there would find nothing without a word.
+    ///
+    /// # Errors
+    /// Which one.
+    pub fn must_exist(&self) -> Result<(), Failure> {
+        for Place { agent, dir } in &self.places {
+            let real = |dir: &Path| dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+            let same = |other: &&Place| other.agent == *agent && real(&other.dir) == real(dir);
+            if self.places.iter().filter(same).count() > 1 {
+                return Err(Failure::StoreTwice { agent: *agent, dir: dir.display().to_string() });
+            }
+            if !self.agents.is_empty() && !self.agents.contains(agent) {
+                return Err(Failure::StoreNotWanted { agent: *agent });
+            }
+            if !dir.is_dir() {
+                return Err(Failure::NoStoreAt { agent: *agent, dir: dir.display().to_string() });
+            }
+        }
+        Ok(())
+    }
+
     pub fn options(&self) -> StoreOptions {
         let places = self.places.iter().map(|place| (place.agent, place.dir.clone())).collect();
         StoreOptions { places, only: self.agents.clone() }
@@ -316,6 +339,22 @@ pub struct CheckArgs {
     /// For programs: an array of {id, agent, project, state, file, line, byte, class, message}
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Make a new session of a damaged one's turns before the damage, and print its id
+///
+/// The damaged session is not changed. Refused where no turn ends before the first damaged line.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs check                                   what is damaged, and where
+  turnfs rescue 1234abcd                         prints the new id
+  kimi --session $(turnfs rescue 1234abcd)       goes on in what was rescued")]
+pub struct RescueArgs {
+    #[arg(help = SESSION_HELP)]
+    pub session: String,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

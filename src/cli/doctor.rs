@@ -48,6 +48,7 @@ fn fail(what: impl Into<String>, cure: impl Into<String>) -> Finding {
 }
 
 pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    args.stores.must_exist()?;
     let env = Environment::of_process();
     let mut findings = vec![device(), helper(), fuse_conf()];
     findings.extend(stores(&Catalog::new(&env, &args.stores.options())));

@@ -16,6 +16,7 @@ mod mount;
 mod output;
 mod prune;
 mod redo;
+mod rescue;
 mod selection;
 mod session_arg;
 mod show;
@@ -75,6 +76,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
         Command::Fork(args) => fork::run(args, out),
         Command::Adopt(args) => adopt::run(args, out),
         Command::Check(args) => check::run(args, out),
+        Command::Rescue(args) => rescue::run(args, out),
         Command::Prune(args) => prune::run(args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Completions(args) => completions::run(args, out),

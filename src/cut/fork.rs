@@ -20,7 +20,7 @@ use super::recover::settle;
 use super::resolve::{Ground, Growth};
 use super::scan;
 use super::state::{JOURNAL, Locked, StateDir};
-use super::verify::{self, Expected};
+use super::verify::{self, Expected, Proof};
 use crate::agents::Agent;
 use crate::session::{Content, FileHash, History, Plan, Refusal, Result, Session, SessionKey, Step};
 
@@ -30,10 +30,11 @@ pub(super) fn fork(
     session: &Session,
     seen: &History,
     n: u32,
+    proof: Proof,
 ) -> Result<String> {
     let (store, locked) = lock(state, session)?;
     let plan = agent.plan_fork(session, seen, n)?;
-    Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan }.make(n)
+    Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof }.make(n)
 }
 
 /// The copy of the whole session in `project`, and whether it was there before: made by an earlier call, and
@@ -54,7 +55,8 @@ pub(super) fn adopt(
     let plan = agent.plan_adopt(session, seen, n, project)?;
     // Before it is there: a copy that is not noted would be made twice.
     adopted::note(&locked, project, &plan.promise.id)?;
-    let id = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan }.make(n)?;
+    let proof = Proof::Turns;
+    let id = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof }.make(n)?;
     Ok((id, false))
 }
 
@@ -73,6 +75,7 @@ pub(super) struct Fork<'a> {
     pub session: &'a Session,
     pub seen: &'a History,
     pub plan: &'a Plan,
+    pub proof: Proof,
 }
 
 /// A file of the fork as it was written: its place in the store, length and hash.
@@ -161,7 +164,8 @@ impl Fork<'_> {
             same_ends: false,
             rebuilt: is_rebuilt(self.plan),
         };
-        verify::turns(&history, &expected)
+        verify::turns(&history, &expected)?;
+        self.proof.holds(&history)
     }
 
     /// Removes the journal: the fork counts.

@@ -28,7 +28,7 @@ is a directory:
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here
     undone/             what undo removed
-    salvage/            of a damaged session: the turns before the damage
+    salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them
 
 By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id.
 `latest` leads to the newest session.
@@ -47,6 +47,8 @@ pub(super) struct Status<'a> {
     pub session: &'a Session,
     /// The history, or why it cannot be read.
     pub history: Result<&'a History, Refusal>,
+    /// What is wrong with files of the session that hold no turns.
+    pub problems: Vec<&'a Damage>,
     pub writer: Option<Writer>,
     /// What is wrong with the store's index of sessions: the session's place is the one of the last sound one.
     pub index: Option<&'a Damage>,
@@ -60,9 +62,15 @@ impl Status<'_> {
         match &self.history {
             Ok(history) => self.of_history(history, &mut lines),
             Err(refusal) => {
-                lines.put("state", "unreadable");
+                lines.put("state", State::of_unread(refusal).name());
+                lines.put("turns", "refused");
+                lines.put("writer", "none");
                 lines.put("error", &refusal.to_string());
             }
+        }
+        for problem in &self.problems {
+            let file = problem.file.rsplit('/').next().unwrap_or(&problem.file);
+            lines.put("problem", &format!("{file}: {}: {}", problem.class, problem.message));
         }
         if let Place::Unplaced { reason } = &self.session.place {
             lines.put("unplaced", reason);
@@ -113,7 +121,8 @@ impl Status<'_> {
             State::Damaged => lines.put(
                 "help",
                 &format!(
-                    "{remedy}; the {turns} turns before it are in salvage/, raw/ has the files as they are"
+                    "{remedy}, or make a new session of the {turns} turns before it, which are in salvage/: turnfs rescue {}; raw/ has the files as they are",
+                    self.session.id
                 ),
             ),
             State::Torn => lines.put(

@@ -13,7 +13,7 @@ mod time;
 mod turn;
 
 pub use agent::AgentKind;
-pub use damage::{Damage, DamageClass};
+pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
 pub use plan::{Content, Entry, EntryEdit, Lock, Part, Plan, Promise, Row, RowChange, SqlValue, Step};

@@ -84,9 +84,13 @@ impl Memory {
         // Not from memory: on some file systems a folder's facts prove nothing.
         let rollouts = self.folders.insert(Folders::list(store)?).rollouts.clone();
         for (id, rollout) in rollouts {
-            // A file that went away, or that cannot be read, between the listing and now is not listed.
+            // A file that went away between the listing and now is not listed.
             let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
-            let Ok(head) = self.heads.head(store, &rollout, &stat) else { continue };
+            let head = match self.heads.head(store, &rollout, &stat) {
+                Ok(head) => head,
+                Err(Refusal::NotFound { .. }) => continue,
+                Err(_) => Arc::new(Head::without(NoMeta::Unread)),
+            };
             known.insert(id, Known { rollout, stat, head });
         }
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
@@ -302,6 +306,7 @@ fn place(head: &Head, row: Option<&Row>) -> Place {
             None => unplaced("the session records no project"),
         },
         (Err(_), Some(path)) => Place::recorded(path),
+        (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
         (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
         (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Agent, Discovery, Environment};
+use super::{Agent, Discovery, Environment, unless_irregular};
 use crate::session::{AgentKind, History, Item, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
 use crate::transcript::StoreDir;
 use discover::Memory;
@@ -66,7 +66,7 @@ impl Agent for Codex {
     }
 
     fn load(&self, session: &Session) -> Result<History> {
-        load::load(session)
+        unless_irregular(load::load(session))
     }
 
     fn items(&self, _session: &Session, _turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {

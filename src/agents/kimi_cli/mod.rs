@@ -9,6 +9,7 @@ mod head;
 mod items;
 mod json;
 mod layout;
+mod lenient;
 mod load;
 mod parse;
 mod plan;
@@ -23,7 +24,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment, SharedIndex};
+use super::{Agent, Discovery, Environment, SharedIndex, unless_irregular};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 
 pub struct KimiCli;
@@ -42,7 +43,7 @@ impl Agent for KimiCli {
     }
 
     fn load(&self, session: &Session) -> Result<History> {
-        load::load(session)
+        unless_irregular(load::load(session))
     }
 
     fn items(&self, _: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {

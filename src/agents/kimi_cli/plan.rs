@@ -14,11 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::KimiCli;
 use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
+use super::lenient::{self, Control};
 use super::work_dirs;
 use crate::agents::Agent as _;
 use crate::session::{
-    Content, CutPoint, EntryEdit, History, Kept, Lock, Part, Piece, Place, Plan, Promise, Refusal, Result,
-    Session, Step,
+    Content, CutPoint, Damage, DamageClass, EntryEdit, History, Kept, Lock, Part, Piece, Place, Plan, Promise,
+    Refusal, Result, Session, Step,
 };
 use crate::transcript::{EntryKind, StoreDir, read_small};
 
@@ -226,10 +227,25 @@ struct SourceState {
 }
 
 fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
-    // Missing or broken means defaults, as for the client.
-    let source = open(session)?.and_then(|dir| read_small(&dir, Path::new(STATE), LONGEST_STATE).ok()?);
-    let source = source.unwrap_or_default();
-    let source: SourceState = serde_json::from_slice(&source).unwrap_or_default();
+    let source = match open(session)? {
+        Some(dir) => read_small(&dir, Path::new(STATE), LONGEST_STATE)?,
+        None => None,
+    };
+    // A fork carries the additional directories over. Where the file is broken the client takes its defaults
+    // and forgets them; a fork that did so would not be what the user sees in the source.
+    let source: SourceState = match source {
+        Some(bytes) => {
+            let plain = |error| lenient::plain(&bytes, Control::Refused).ok_or(error);
+            let read = serde_json::from_slice(&bytes)
+                .or_else(|error| plain(error).and_then(|text| serde_json::from_str(&text)));
+            read.map_err(|error| {
+                let message = layout::broken_state(&error.to_string());
+                let (file, class) = (STATE.to_owned(), DamageClass::Sidecar);
+                Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message } }
+            })?
+        }
+        None => SourceState::default(),
+    };
     let title = session.title.clone().or_else(|| Some(first_line(session.first_prompt.as_deref()?)));
     let state = ForkState {
         version: 1,
