@@ -7,6 +7,7 @@
 
 #[path = "../tests/fresh/kinds.rs"]
 mod kinds;
+#[allow(dead_code)] // the tests use all of it
 #[path = "../tests/fresh/store.rs"]
 mod store;
 #[path = "../tests/support/mod.rs"]

@@ -9,7 +9,7 @@ mod open;
 mod packed;
 mod scan;
 
-pub use damaged::{Format, Inspector};
+pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, Stat, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};

@@ -84,9 +84,13 @@ impl Memory {
         // Not from memory: on some file systems a folder's facts prove nothing.
         let rollouts = self.folders.insert(Folders::list(store)?).rollouts.clone();
         for (id, rollout) in rollouts {
-            // A file that went away, or that cannot be read, between the listing and now is not listed.
+            // A file that went away between the listing and now is not listed.
             let Ok(Some(stat)) = store.stat(&rollout.file) else { continue };
-            let Ok(head) = self.heads.head(store, &rollout, &stat) else { continue };
+            let head = match self.heads.head(store, &rollout, &stat) {
+                Ok(head) => head,
+                Err(Refusal::NotFound { .. }) => continue,
+                Err(_) => Arc::new(Head::without(NoMeta::Unread)),
+            };
             known.insert(id, Known { rollout, stat, head });
         }
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
@@ -298,14 +302,14 @@ fn created(first: &Known) -> Timestamp {
 /// is left, and keeps the session where its user looks for it.
 fn place(head: &Head, row: Option<&Row>) -> Place {
     let unplaced = |reason: &str| Place::Unplaced { reason: reason.to_owned() };
-    let indexed = row.and_then(|row| row.cwd.as_deref()).map(Path::new).filter(|path| path.is_absolute());
+    let indexed = row.and_then(|row| row.cwd.as_deref()).filter(|path| Path::new(path).is_absolute());
     match (&head.meta, indexed) {
-        (Ok(meta), _) => match meta.cwd.as_deref().map(Path::new) {
-            Some(path) if path.is_absolute() => Place::Project(path.to_owned()),
-            Some(_) => unplaced("the recorded project path is not absolute"),
+        (Ok(meta), _) => match meta.cwd.as_deref() {
+            Some(path) => Place::recorded(path),
             None => unplaced("the session records no project"),
         },
-        (Err(_), Some(path)) => Place::Project(path.to_owned()),
+        (Err(_), Some(path)) => Place::recorded(path),
+        (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
         (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
         (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
     }

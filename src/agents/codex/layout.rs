@@ -122,7 +122,8 @@ impl Folders {
             let path = dir.join(&entry.name);
             match entry.kind {
                 EntryKind::Dir if depth > 0 => self.collect(store, &path, depth - 1)?,
-                EntryKind::File => {
+                // Links and FIFOs too: they are listed as what they are, and never opened.
+                EntryKind::File | EntryKind::Symlink | EntryKind::Other => {
                     let Some(rollout) = Rollout::named(&path) else { continue };
                     match self.rollouts.get(&rollout.id) {
                         Some(other) if !other.compressed() && rollout.compressed() => {}
@@ -131,7 +132,7 @@ impl Folders {
                         }
                     }
                 }
-                EntryKind::Dir | EntryKind::Symlink | EntryKind::Other => {}
+                EntryKind::Dir => {}
             }
         }
         Ok(())
