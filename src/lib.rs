@@ -9,6 +9,7 @@ pub mod cut;
 pub mod daemon;
 pub mod fs;
 pub mod fuse;
+pub mod host;
 pub mod render;
 pub mod session;
 pub mod transcript;

@@ -150,7 +150,8 @@ fn damage_in_the_middle_names_its_line_and_keeps_the_turns_before_it_apart() {
         let line = head.lines().count() as u64 + 1;
         assert_eq!((damage.class, damage.line, damage.byte), (class, line, head.len() as u64), "{damage:?}");
         assert_eq!(history.state, State::Damaged, "{class}");
-        assert_eq!(history.sound_turns, 0, "{class}: the damage may belong to the turn before it");
+        assert_eq!(history.sound_turns, 1, "{class}: the turn before it has ended");
+        assert_eq!(history.turns[0].span.end, damage.byte, "{class}: and ends there");
     }
 }
 

@@ -4,6 +4,7 @@
 //! variant in [`AgentKind`], a line in [`agent`], its samples in `tests/samples`, a row in the README.
 
 pub mod codex;
+mod json_array;
 pub mod kimi_cli;
 pub mod openmax;
 
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use crate::session::{
-    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Result, Session, Turn, Writer,
+    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer,
 };
 use crate::transcript::Passes;
 
@@ -103,11 +104,26 @@ pub trait Agent: Send + Sync {
     /// Why that fork is refused.
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
 
+    /// As [`Agent::plan_fork`], and the new session belongs to `project`, an absolute and resolved path: the
+    /// agent finds it when it is started there.
+    ///
+    /// # Errors
+    /// As [`Agent::plan_fork`]; and where an agent's sessions cannot be given to another project.
+    fn plan_adopt(&self, session: &Session, _history: &History, _n: u32, _project: &Path) -> Result<Plan> {
+        let what = format!("sessions of {} cannot be copied to another project", session.key.agent);
+        Err(Refusal::CannotCut { what })
+    }
+
     /// The session without turn `n` and everything after it.
     ///
     /// # Errors
     /// Why that cut is refused.
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+
+    /// The file that lists the store's sessions or says where they belong, relative to the root.
+    fn index_file(&self) -> Option<&'static str> {
+        None
+    }
 
     /// How the entries of the store's shared index are read and written, where a cut changes one.
     fn shared_index(&self) -> Option<&dyn SharedIndex> {
@@ -118,7 +134,21 @@ pub trait Agent: Send + Sync {
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
 }
 
-/// A store's index that all its sessions share, as bytes. Every method refuses a damaged index.
+/// A history; where a file of it is a link, a FIFO or the like, one that says so.
+///
+/// # Errors
+/// Every other reason for which it cannot be read.
+fn unless_irregular(loaded: Result<History>) -> Result<History> {
+    match loaded {
+        Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
+            let what = format!("a transcript that is a link or no regular file ({})", path.display());
+            Ok(History::unsupported(what))
+        }
+        other => other,
+    }
+}
+
+/// A store's index that all its sessions (or projects) share, as bytes. Every method refuses a damaged index.
 pub trait SharedIndex {
     /// The entry of a session; `None` if it has none.
     ///

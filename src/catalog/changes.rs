@@ -13,8 +13,8 @@ use crate::session::{Session, SessionKey};
 
 /// How often the directories of a look are watched and looked at again while new ones appear.
 const ROUNDS: u32 = 8;
-/// A look at a whole store may take at most this share of the time; longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause after a look at whole stores.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// What is not as it was.
 #[derive(Debug, Default)]
@@ -52,12 +52,13 @@ impl Catalog {
                 let news = catalog.watch.next(catalog.has_to_poll());
                 let began = Instant::now();
                 let (changed, looked) = catalog.take_in(news);
+                let took = began.elapsed();
                 if !changed.is_nothing() {
                     tell(changed);
                 }
                 if looked {
                     // What is written to all the time must not keep a processor busy.
-                    std::thread::sleep((began.elapsed() * 2).min(LONGEST_PAUSE));
+                    std::thread::sleep(took.min(LONGEST_PAUSE));
                 }
             }
         };
@@ -114,7 +115,7 @@ impl Catalog {
     fn take_in(&self, news: News) -> (Changed, bool) {
         let before = self.seen.read().clone();
         let mut changed = Changed { everything: news.everything, ..Changed::default() };
-        let mut look = news.everything || news.poll;
+        let mut look = news.everything || news.poll || news.unsettled;
         for path in &news.paths {
             look |= !before.concerned_by(path, &self.stores, &mut changed.sessions);
         }

@@ -172,7 +172,7 @@ impl Seen {
         let mut projects: BTreeMap<PathBuf, Vec<Arc<Session>>> = BTreeMap::new();
         let mut unplaced = Vec::new();
         for session in found.iter().flat_map(|discovery| &discovery.sessions) {
-            let session = Arc::new(session.clone());
+            let session = Arc::new(with_a_place(session));
             by_key.insert(session.key.clone(), session.clone());
             match &session.place {
                 Place::Project(path) => projects.entry(path.clone()).or_default().push(session),
@@ -194,7 +194,9 @@ impl Seen {
         };
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;
-            let lasting = listed.session.first_prompt.is_some() || previous.names.contains_key(key);
+            // A session that is just being made may be seen before the index knows it, with other facts.
+            let whole = listed.session.first_prompt.is_some() && listed.session.project().is_some();
+            let lasting = whole || previous.names.contains_key(key);
             lasting.then(|| (key.clone(), listed.name.clone()))
         });
         let names = Arc::new(given.collect());
@@ -213,6 +215,18 @@ fn stamps<'f>(root: &Path, files: impl IntoIterator<Item = &'f PathBuf>) -> Vec<
 /// Equal times: the order must still be the same at each look.
 fn newest_first(a: &Session, b: &Session) -> std::cmp::Ordering {
     b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key))
+}
+
+/// The session; one of a project whose place in the tree is taken goes to the unplaced ones.
+fn with_a_place(session: &Session) -> Session {
+    let mut session = session.clone();
+    if let Place::Project(path) = &session.place
+        && path.starts_with("/.turnfs")
+    {
+        let reason = format!("its project {} would stand where turnfs has its own files", path.display());
+        session.place = Place::Unplaced { reason };
+    }
+    session
 }
 
 impl Catalog {

@@ -34,6 +34,8 @@ pub(super) struct News {
     pub everything: bool,
     /// A second has passed and some directory has to be polled.
     pub poll: bool,
+    /// There may be a directory that nobody watches.
+    pub unsettled: bool,
     /// How much each store had been heard of by then.
     pub heard: Vec<u64>,
 }
@@ -237,7 +239,7 @@ impl Watch {
         }
         *known = polled;
         if !any_new && all {
-            heard.covered.fetch_max(at + 1, Ordering::SeqCst);
+            heard.covered.fetch_max(at.saturating_add(1), Ordering::SeqCst);
         }
         any_new
     }
@@ -296,6 +298,7 @@ impl Ears {
         if gone {
             news.gone.push(path.clone());
         }
+        news.unsettled |= unsettles;
         news.paths.insert(path);
         self.arrived.notify_one();
     }

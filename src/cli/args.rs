@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
+use super::exit::Failure;
 use crate::catalog::StoreOptions;
 use crate::session::AgentKind;
 
@@ -40,7 +41,9 @@ pub enum Command {
     Undo(UndoArgs),
     Redo(RedoArgs),
     Fork(ForkArgs),
+    Adopt(AdoptArgs),
     Check(CheckArgs),
+    Rescue(RescueArgs),
     Prune(PruneArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
@@ -51,7 +54,7 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Stores")]
 pub struct StoreArgs {
-    /// Look for this agent's sessions in DIR instead of its usual place; repeatable
+    /// Look for this agent's sessions in DIR instead of its usual place; repeatable, also for one agent
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
     /// Only these agents, separated by commas [known: kimi-cli, codex, openmax]
@@ -60,6 +63,27 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// Refuses a place that was named and is no directory: looking there would find nothing without a word.
+    ///
+    /// # Errors
+    /// Which one.
+    pub fn must_exist(&self) -> Result<(), Failure> {
+        for Place { agent, dir } in &self.places {
+            let real = |dir: &Path| dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+            let same = |other: &&Place| other.agent == *agent && real(&other.dir) == real(dir);
+            if self.places.iter().filter(same).count() > 1 {
+                return Err(Failure::StoreTwice { agent: *agent, dir: dir.display().to_string() });
+            }
+            if !self.agents.is_empty() && !self.agents.contains(agent) {
+                return Err(Failure::StoreNotWanted { agent: *agent });
+            }
+            if !dir.is_dir() {
+                return Err(Failure::NoStoreAt { agent: *agent, dir: dir.display().to_string() });
+            }
+        }
+        Ok(())
+    }
+
     pub fn options(&self) -> StoreOptions {
         let places = self.places.iter().map(|place| (place.agent, place.dir.clone())).collect();
         StoreOptions { places, only: self.agents.clone() }
@@ -265,6 +289,38 @@ pub struct ForkArgs {
     pub stores: StoreArgs,
 }
 
+/// Copy a moved project's sessions to its new path, and print the new ids
+///
+/// Each copy holds the whole session, and the agent finds it when it is started in NEW_DIR. The sessions of
+/// OLD_DIR are not changed, and may be in use. A session that was copied there before is not copied again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs adopt ~/old/app ~/new/app --dry-run             what would be copied
+  turnfs adopt ~/old/app ~/new/app                       all sessions; prints the new ids
+  turnfs adopt ~/old/app ~/new/app --session 1234abcd    only this one
+
+Refused: NEW_DIR is no directory or belongs to somebody else; OLD_DIR still is a directory (--force).")]
+pub struct AdoptArgs {
+    /// The project's path as its sessions record it; it need not exist any more
+    #[arg(value_name = "OLD_DIR", value_hint = ValueHint::DirPath)]
+    pub old: PathBuf,
+    /// Where the project is now
+    #[arg(value_name = "NEW_DIR", value_hint = ValueHint::DirPath)]
+    pub new: PathBuf,
+    /// Only this session of OLD_DIR; repeatable
+    #[arg(long = "session", value_name = "SESSION", help = SESSION_HELP)]
+    pub sessions: Vec<String>,
+    /// Change nothing; show what would be copied
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Although OLD_DIR still is a directory
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
 /// Read everything and report damage by file and line
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -283,6 +339,22 @@ pub struct CheckArgs {
     /// For programs: an array of {id, agent, project, state, file, line, byte, class, message}
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Make a new session of a damaged one's turns before the damage, and print its id
+///
+/// The damaged session is not changed. Refused where no turn ends before the first damaged line.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs check                                   what is damaged, and where
+  turnfs rescue 1234abcd                         prints the new id
+  kimi --session $(turnfs rescue 1234abcd)       goes on in what was rescued")]
+pub struct RescueArgs {
+    #[arg(help = SESSION_HELP)]
+    pub session: String,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

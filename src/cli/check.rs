@@ -1,9 +1,10 @@
 //! `turnfs check`.
 
-use std::io::Write;
+use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::args::CheckArgs;
@@ -26,13 +27,10 @@ struct Finding {
     message: String,
 }
 
-/// The state of what cannot be read at all.
-const UNREADABLE: &str = "unreadable";
-
 impl Finding {
     /// Torn tails, empty sessions and unknown formats are said, and are no damage.
     fn is_damage(&self) -> bool {
-        self.state == State::Damaged.name() || self.state == UNREADABLE
+        self.state == State::Damaged.name()
     }
 }
 
@@ -40,31 +38,105 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let listing = catalog.listing()?;
     let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
-    let shared = listing.problems.iter().map(|(agent, damage)| Finding {
-        id: None,
-        agent: agent.name(),
-        project: None,
-        ..of_damage(damage, State::Damaged)
-    });
-    let mut findings: Vec<Finding> = shared.collect();
+    let progress = Progress::over(chosen.len());
+    let mut report = Report::new(out, args.json);
+    for (agent, damage) in &listing.problems {
+        let finding = of_damage(damage, State::Damaged);
+        report.add(&Finding { agent: agent.name(), ..finding }, &progress)?;
+    }
     let mut sessions = 0_u64;
     for (project, listed) in &chosen {
+        progress.at(&listed.session.id);
         for session in with_subagents(&catalog, &listed.session) {
             sessions += 1;
-            findings.extend(look_at(&catalog, &session, project.as_deref()));
+            for finding in look_at(&catalog, &session, project.as_deref()) {
+                report.add(&finding, &progress)?;
+            }
+            // Each is looked at once: what was read of it need not stay.
+            catalog.forget(&session.key);
         }
+        progress.done();
     }
-    let damaged = findings.iter().filter(|finding| finding.is_damage()).count();
-    match args.json {
-        true => output::json(out, &findings)?,
-        false => print(&findings, out)?,
-    }
-    out.flush()?;
-    output::complain(&format!(
-        "{sessions} sessions read, {damaged} damages, {} other remarks",
-        findings.len() - damaged
-    ));
+    progress.end();
+    let (damaged, remarks) = report.end()?;
+    output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
     Ok(if damaged > 0 { Exit::Damage } else { Exit::Done })
+}
+
+/// The findings, written as they come: their number has no bound.
+struct Report<'o> {
+    out: &'o mut dyn Write,
+    json: bool,
+    damaged: u64,
+    remarks: u64,
+}
+
+impl<'o> Report<'o> {
+    fn new(out: &'o mut dyn Write, json: bool) -> Report<'o> {
+        Report { out, json, damaged: 0, remarks: 0 }
+    }
+
+    fn add(&mut self, finding: &Finding, progress: &Progress) -> Result<(), Failure> {
+        let first = self.damaged + self.remarks == 0;
+        match finding.is_damage() {
+            true => self.damaged += 1,
+            false => self.remarks += 1,
+        }
+        progress.aside(|| {
+            if self.json {
+                write!(self.out, "{}", if first { "[\n" } else { "," })?;
+                return output::json(self.out, finding);
+            }
+            print(finding, self.out)?;
+            // Somebody may be watching.
+            Ok(self.out.flush()?)
+        })
+    }
+
+    /// How many damages and other remarks there were.
+    fn end(self) -> Result<(u64, u64), Failure> {
+        if self.json {
+            let none = self.damaged + self.remarks == 0;
+            writeln!(self.out, "{}", if none { "[]" } else { "]" })?;
+        }
+        self.out.flush()?;
+        Ok((self.damaged, self.remarks))
+    }
+}
+
+/// A bar on standard error, where that is a terminal.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn over(sessions: usize) -> Progress {
+        if !io::stderr().is_terminal() {
+            return Progress(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new(sessions as u64);
+        // The template is fixed; without it the bar is only plainer.
+        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta} left {msg}") {
+            bar.set_style(style);
+        }
+        Progress(bar)
+    }
+
+    fn at(&self, id: &str) {
+        let end: String = id.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect();
+        self.0.set_message(crate::render::one_line(&end).into_owned());
+    }
+
+    fn done(&self) {
+        self.0.inc(1);
+    }
+
+    /// Writes something else to the terminal.
+    fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.suspend(write)
+    }
+
+    fn end(&self) {
+        self.0.finish_and_clear();
+    }
 }
 
 fn with_subagents(catalog: &Catalog, session: &Arc<Session>) -> Vec<Arc<Session>> {
@@ -91,7 +163,7 @@ fn look_at(catalog: &Catalog, session: &Session, project: Option<&Path>) -> Vec<
             }
             found
         }
-        Err(refusal) => vec![plain(UNREADABLE, refusal.to_string())],
+        Err(refusal) => vec![plain(State::of_unread(&refusal).name(), refusal.to_string())],
     };
     let mine = |finding: Finding| Finding {
         id: Some(session.id.clone()),
@@ -128,16 +200,14 @@ fn plain(state: &'static str, message: String) -> Finding {
 }
 
 /// `FILE:LINE`, as compilers write it.
-fn print(findings: &[Finding], out: &mut dyn Write) -> Result<(), Failure> {
-    for finding in findings {
-        let of = finding.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
-        let place = match (&finding.file, finding.line) {
-            (Some(file), Some(line)) => format!("{file}:{line}: "),
-            _ => String::new(),
-        };
-        let class = finding.class.unwrap_or(finding.state);
-        let line = format!("{of}{place}{class}: {}", finding.message);
-        writeln!(out, "{}", crate::render::one_line(&line))?;
-    }
+fn print(finding: &Finding, out: &mut dyn Write) -> Result<(), Failure> {
+    let of = finding.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
+    let place = match (&finding.file, finding.line) {
+        (Some(file), Some(line)) => format!("{file}:{line}: "),
+        _ => String::new(),
+    };
+    let class = finding.class.unwrap_or(finding.state);
+    let line = format!("{of}{place}{class}: {}", finding.message);
+    writeln!(out, "{}", crate::render::one_line(&line))?;
     Ok(())
 }

@@ -14,7 +14,8 @@ use super::output;
 use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::{self, Leftover, StateDir};
-use crate::daemon::{self, Answer, mountinfo};
+use crate::daemon::{self, Answer};
+use crate::host::mountinfo;
 use crate::render;
 
 /// How a thing is.
@@ -47,6 +48,7 @@ fn fail(what: impl Into<String>, cure: impl Into<String>) -> Finding {
 }
 
 pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    args.stores.must_exist()?;
     let env = Environment::of_process();
     let mut findings = vec![device(), helper(), fuse_conf()];
     findings.extend(stores(&Catalog::new(&env, &args.stores.options())));

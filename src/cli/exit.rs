@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::daemon;
-use crate::session::Refusal;
+use crate::session::{AgentKind, Refusal};
 
 /// A command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +38,28 @@ pub enum Failure {
     Mount(#[from] daemon::Failure),
     #[error("HOME is not set, so there is no default mount point; name one")]
     NoDefaultMountPoint,
+    #[error("--store {agent}={dir}: there is no such directory")]
+    NoStoreAt { agent: AgentKind, dir: String },
+    #[error("--store {agent}={dir} is given twice")]
+    StoreTwice { agent: AgentKind, dir: String },
+    #[error("--store names a place for {agent}, and --agents leaves {agent} out")]
+    StoreNotWanted { agent: AgentKind },
+    #[error(
+        "--project {dir}: there is no such directory, and no session was recorded for it; `turnfs ls --all` lists the projects that have sessions"
+    )]
+    NoSuchProject { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]
     NoWorkingDirectory(io::Error),
     #[error("{path} is in no turnfs mount; name a session by its id or directory name")]
     NotInAMount { path: String },
     #[error("{path} is no session; go one level deeper, or name a session by its id")]
     NotASession { path: String },
+    #[error("{path} is where the sessions are already")]
+    SamePlace { path: String },
+    #[error(
+        "{path} still is a directory, so its project seems not to have moved (EEXIST); copy all the same with --force"
+    )]
+    OldIsThere { path: String },
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
     #[error("cannot write JSON: {0}")]

@@ -51,9 +51,6 @@ impl PathText {
     }
 }
 
-/// What `ls` says of a session whose files cannot be read at all.
-const UNREADABLE: &str = "unreadable";
-
 pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let listing = catalog.listing()?;
@@ -94,7 +91,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
         }
         Err(refusal) => {
             output::complain(&format!("{}: {refusal}", session.id));
-            (UNREADABLE, None, None)
+            (State::of_unread(refusal).name(), None, None)
         }
     };
     Row {

@@ -3,6 +3,7 @@
 //! `args` has the definitions that help, man page and completions come from. `session_arg` and
 //! `selection` turn what the user wrote into sessions.
 
+mod adopt;
 mod args;
 mod check;
 mod completions;
@@ -15,6 +16,7 @@ mod mount;
 mod output;
 mod prune;
 mod redo;
+mod rescue;
 mod selection;
 mod session_arg;
 mod show;
@@ -72,7 +74,9 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
         Command::Undo(args) => undo::run(args, out),
         Command::Redo(args) => redo::run(args, out),
         Command::Fork(args) => fork::run(args, out),
+        Command::Adopt(args) => adopt::run(args, out),
         Command::Check(args) => check::run(args, out),
+        Command::Rescue(args) => rescue::run(args, out),
         Command::Prune(args) => prune::run(args, out),
         Command::Doctor(args) => doctor::run(args, out),
         Command::Completions(args) => completions::run(args, out),

@@ -8,6 +8,7 @@ use super::args::MountArgs;
 use super::exit::{Exit, Failure};
 use super::selection;
 use crate::agents::Environment;
+use crate::catalog::Catalog;
 use crate::cut::StateDir;
 use crate::daemon::background::{self, Started};
 use crate::daemon::{self, Report, Request};
@@ -16,6 +17,8 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let env = Environment::of_process();
     let given = args.mountpoint.clone().or_else(|| default_mount_point(&env));
     let mountpoint = given.ok_or(Failure::NoDefaultMountPoint)?;
+    args.stores.must_exist()?;
+    project_must_be_known(args, &env)?;
     if args.report {
         let mut report = Report::Starter;
         let served =
@@ -37,6 +40,17 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         Started::AlreadyMounted { mountpoint } => writeln!(out, "already mounted at {mountpoint}")?,
     }
     Ok(Exit::Done)
+}
+
+/// Refuses a project that is neither a directory nor recorded by any session: the mount would stay empty
+/// without a word. A project that is gone from this machine keeps its sessions, and a new one gets some.
+fn project_must_be_known(args: &MountArgs, env: &Environment) -> Result<(), Failure> {
+    let Some(dir) = &args.project else { return Ok(()) };
+    let given = selection::as_given(Some(dir))?;
+    if given.is_dir() || !Catalog::new(env, &args.stores.options()).listing()?.of(Some(&given)).is_empty() {
+        return Ok(());
+    }
+    Err(Failure::NoSuchProject { dir: given.display().to_string() })
 }
 
 fn request(args: &MountArgs, mountpoint: PathBuf) -> Result<Request, Failure> {

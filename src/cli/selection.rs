@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use super::exit::Failure;
 use super::session_arg;
 use crate::catalog::{Listed, Listing};
+use crate::host::{self, Host};
 
 /// A session and its project (`None`: unplaced).
 pub type Chosen = (Option<PathBuf>, Listed);
@@ -47,19 +48,45 @@ pub fn as_given(dir: Option<&Path>) -> Result<PathBuf, Failure> {
     Ok(lexically_normal(&shell.unwrap_or(here).join(given)))
 }
 
+/// The project paths that a directory can stand for which may be there no longer, or be a link to where the
+/// project is now: as given, with what is above it resolved, and, for a directory in a mount, the one that it
+/// shows. The directory itself is not resolved. Each once.
+///
+/// # Errors
+/// When there is no working directory.
+pub fn recorded_spellings(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let given = as_given(Some(dir))?;
+    if let Some(inside) = resolved(&given).as_deref().and_then(session_arg::inside_mount) {
+        return Ok(vec![Path::new("/").join(inside)]);
+    }
+    let above = given.parent().and_then(resolved);
+    let own = above.and_then(|above| Some(above.join(given.file_name()?)));
+    Ok(each_once(given, [own]))
+}
+
 /// The project paths that a directory can stand for: as given, as resolved on the host, and, for a
 /// directory in a mount, the one that it shows. Each once.
 fn spellings(given: &Path) -> Vec<PathBuf> {
-    let resolved = given.canonicalize().ok();
+    let resolved = resolved(given);
     let shown =
         resolved.as_deref().and_then(session_arg::inside_mount).map(|inside| Path::new("/").join(inside));
-    let mut spellings = vec![given.to_owned()];
-    for other in [resolved, shown].into_iter().flatten() {
-        if !spellings.contains(&other) {
-            spellings.push(other);
+    each_once(given.to_owned(), [resolved, shown])
+}
+
+/// What is there, with its path resolved. A place that does not answer counts as not there.
+pub fn resolved(path: &Path) -> Option<PathBuf> {
+    let path = path.to_owned();
+    host::within(host::PATIENCE, move || Host::of_process().way(&path).there()).flatten()
+}
+
+fn each_once<const N: usize>(first: PathBuf, others: [Option<PathBuf>; N]) -> Vec<PathBuf> {
+    let mut paths = vec![first];
+    for other in others.into_iter().flatten() {
+        if !paths.contains(&other) {
+            paths.push(other);
         }
     }
-    spellings
+    paths
 }
 
 /// Without `.` and `..`, as `cd` counts them.

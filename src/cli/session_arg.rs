@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::exit::Failure;
 use super::selection::as_given;
 use crate::catalog::{Catalog, Listed, Listing};
-use crate::daemon::mountinfo;
+use crate::host::mountinfo;
 use crate::session::Refusal;
 
 /// The session that was meant.

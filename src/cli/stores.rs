@@ -16,6 +16,7 @@ use crate::session::Refusal;
 /// # Errors
 /// When there is no place to look at (no HOME).
 pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
+    args.must_exist()?;
     let catalog = Catalog::new(&Environment::of_process(), &args.options());
     if catalog.stores().is_empty() {
         return Err(daemon::Failure::NoStore.into());
@@ -28,12 +29,20 @@ pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     Ok(Arc::new(catalog))
 }
 
+/// turnfs's state directory as it is.
+///
+/// # Errors
+/// When it cannot be told where it is.
+pub fn state() -> Result<StateDir, Failure> {
+    Ok(StateDir::of(&Environment::of_process())?)
+}
+
 /// turnfs's state directory, after what a crash left half done in a store was finished or rolled back.
 ///
 /// # Errors
 /// When it cannot be told where it is, or be read.
 pub fn recovered_state() -> Result<StateDir, Failure> {
-    let state = StateDir::of(&Environment::of_process())?;
+    let state = state()?;
     for sentence in cut::recover(&state)? {
         output::complain(&sentence);
     }

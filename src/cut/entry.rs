@@ -1,4 +1,4 @@
-//! One session's entry in an index that all sessions of a store share.
+//! One session's (or project's) entry in an index that all sessions of a store share.
 //!
 //! The index is other sessions' too: between a cut and its redo or roll-back they have changed it. So an
 //! entry is put back alone, into the index as it is then, and only where it still is what the cut made it.
@@ -35,9 +35,10 @@ pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Op
     let Some((index, edit)) = edits.next() else { return Ok(None) };
     let bytes = read(store, index)?;
     let form = form(agent)?;
-    let before = form.find(&bytes, edit.id())?;
+    let id = edit.id().into_owned();
+    let before = form.find(&bytes, &id)?;
     let after = form.edited(&bytes, edit)?;
-    Ok(Some(EntryChange { index: index.clone(), id: edit.id().to_owned(), before, after: Some(after) }))
+    Ok(Some(EntryChange { index: index.clone(), id, before, after: Some(after) }))
 }
 
 /// Whether the entry is what the change makes of it.
@@ -63,7 +64,10 @@ pub(super) fn apply(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: 
     if !same(form, now.as_ref(), way.entry_left(change)) {
         return Err(Refusal::Changed { what: change.index.display().to_string() });
     }
-    write(store, &change.index, &form.put(&bytes, &change.id, way.entry_reached(change))?)
+    if same(form, now.as_ref(), way.entry_reached(change)) {
+        return Ok(());
+    }
+    write(store, &change.index, &bytes, &form.put(&bytes, &change.id, way.entry_reached(change))?)
 }
 
 /// Takes the change back if it was made. A sentence if there was something to tell.
@@ -86,7 +90,7 @@ pub(super) fn roll_back(
             change.index.display()
         )));
     }
-    write(store, &change.index, &form.put(&bytes, &change.id, way.entry_left(change))?)?;
+    write(store, &change.index, &bytes, &form.put(&bytes, &change.id, way.entry_left(change))?)?;
     Ok(None)
 }
 
@@ -131,8 +135,9 @@ fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
         .ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
 }
 
-/// A new index beside, fsynced, renamed over the old one, with its owner and mode.
-fn write(store: &Tree, index: &Path, bytes: &[u8]) -> Result<()> {
+/// A new index beside, fsynced, renamed over the old one, with its owner and mode. Not every store has a lock
+/// for its index, so it is looked at once more right before: nobody's change in between is lost.
+fn write(store: &Tree, index: &Path, before: &[u8], bytes: &[u8]) -> Result<()> {
     let facts = store.stat(index)?.ok_or_else(|| Refusal::NotFound { what: index.display().to_string() })?;
     let temporary = beside(index);
     // What a crash left of an earlier try.
@@ -142,6 +147,9 @@ fn write(store: &Tree, index: &Path, bytes: &[u8]) -> Result<()> {
         open.write_all(bytes, 0)?;
         open.set_owner_and_mode(facts.st_uid, facts.st_gid, facts.st_mode & 0o7777)?;
         open.sync()?;
+        if read(store, index)? != before {
+            return Err(Refusal::Changed { what: index.display().to_string() });
+        }
         store.rename(&temporary, index, true)
     };
     if let Err(refusal) = put() {

@@ -472,12 +472,14 @@ fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
 
 /// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
 pub(super) fn is_rebuilt(plan: &Plan) -> bool {
+    let is_made_of_parts = |content: &Content| matches!(content, Content::Parts(_));
     plan.steps.iter().any(|step| match step {
+        Step::CreateDir { dir, files, .. } => files
+            .iter()
+            .any(|(name, content)| is_made_of_parts(content) && dir.join(name) == plan.promise.transcript),
         Step::Overwrite { content, .. }
         | Step::Replace { content, .. }
-        | Step::CreateFile { content, .. } => {
-            matches!(content, Content::Parts(_))
-        }
+        | Step::CreateFile { content, .. } => is_made_of_parts(content),
         _ => false,
     })
 }

@@ -2,20 +2,25 @@
 //!
 //! What a fork makes is a directory of its own (here), or files that stand beside those of other sessions
 //! (`beside`). Either way nothing of it counts before all of it is durable, and the source is only read.
+//!
+//! A project's entry in a shared index comes before the directory, for a client must never find a session of
+//! a project that its index does not list; a session's entry comes last.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::adopted;
 use super::beside;
 use super::disk::Tree;
+use super::entry;
 use super::execute::{is_rebuilt, now, take_hands};
-use super::journal::{Kind, NewDir, Owner, Record, StoreLock, VERSION};
+use super::journal::{EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
 use super::lease::Hands;
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
 use super::scan;
 use super::state::{JOURNAL, Locked, StateDir};
-use super::verify::{self, Expected};
+use super::verify::{self, Expected, Proof};
 use crate::agents::Agent;
 use crate::session::{Content, FileHash, History, Plan, Refusal, Result, Session, SessionKey, Step};
 
@@ -25,24 +30,44 @@ pub(super) fn fork(
     session: &Session,
     seen: &History,
     n: u32,
+    proof: Proof,
 ) -> Result<String> {
+    let (store, locked) = lock(state, session)?;
+    let plan = agent.plan_fork(session, seen, n)?;
+    Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof }.make(n)
+}
+
+/// The copy of the whole session in `project`, and whether it was there before: made by an earlier call, and
+/// `is_there` says that it still is.
+pub(super) fn adopt(
+    agent: &dyn Agent,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    project: &Path,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<(String, bool)> {
+    let (store, locked) = lock(state, session)?;
+    if let Some(id) = adopted::copies(&locked.folder, project)?.into_iter().find(|id| is_there(id)) {
+        return Ok((id, true));
+    }
+    let n = seen.last_finished()?;
+    let plan = agent.plan_adopt(session, seen, n, project)?;
+    // Before it is there: a copy that is not noted would be made twice.
+    adopted::note(&locked, project, &plan.promise.id)?;
+    let proof = Proof::Turns;
+    let id = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof }.make(n)?;
+    Ok((id, false))
+}
+
+fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
     let store = Tree::open(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
     settle(&locked, &store)?;
-    let plan = agent.plan_fork(session, seen, n)?;
-    let hands = take_hands(agent, &store, &plan.locks, true, &n.to_string())?;
-    let mut ground = Ground::check(&store, &hands, &plan, Growth::Accepted)?;
-    let fork = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan };
-    match plan.steps.first() {
-        Some(Step::CreateDir { dir, staging, files }) => {
-            let new = NewDir { dir: dir.clone(), staging: staging.clone() };
-            fork.in_dir(&hands, &mut ground, &new, files)
-        }
-        _ => beside::make(&fork, &hands, &mut ground),
-    }
+    Ok((store, locked))
 }
 
-/// A fork whose plan is made and whose locks are held.
+/// A fork whose plan is made.
 pub(super) struct Fork<'a> {
     pub agent: &'a dyn Agent,
     pub store: &'a Tree,
@@ -50,6 +75,7 @@ pub(super) struct Fork<'a> {
     pub session: &'a Session,
     pub seen: &'a History,
     pub plan: &'a Plan,
+    pub proof: Proof,
 }
 
 /// A file of the fork as it was written: its place in the store, length and hash.
@@ -60,6 +86,22 @@ pub(super) struct Written {
 }
 
 impl Fork<'_> {
+    /// Carries out the plan, which keeps the turns up to `n`; the new session's id.
+    fn make(&self, n: u32) -> Result<String> {
+        let hands = take_hands(self.agent, self.store, &self.plan.locks, true, &n.to_string())?;
+        let mut ground = Ground::check(self.store, &hands, self.plan, Growth::Accepted)?;
+        let in_dir = self.plan.steps.iter().find_map(|step| match step {
+            Step::CreateDir { dir, staging, files } => {
+                Some((NewDir { dir: dir.clone(), staging: staging.clone() }, files))
+            }
+            _ => None,
+        });
+        match in_dir {
+            Some((new, files)) => self.in_dir(&hands, &mut ground, &new, files),
+            None => beside::make(self, &hands, &mut ground),
+        }
+    }
+
     /// The journal of a fork that makes nothing yet.
     pub fn record(&self) -> Record {
         Record {
@@ -122,7 +164,8 @@ impl Fork<'_> {
             same_ends: false,
             rebuilt: is_rebuilt(self.plan),
         };
-        verify::turns(&history, &expected)
+        verify::turns(&history, &expected)?;
+        self.proof.holds(&history)
     }
 
     /// Removes the journal: the fork counts.
@@ -149,11 +192,14 @@ impl Fork<'_> {
         files: &[(PathBuf, Content)],
     ) -> Result<String> {
         self.must_be_free(&new.dir)?;
-        self.locked.write_journal(&Record { new_dir: Some(new.clone()), ..self.record() })?;
-        let made = self.build(hands, ground, new, files).and_then(|written| self.read_again(&written));
+        let entry = entry::resolve(self.agent, self.store, self.plan)?;
+        let record = Record { new_dir: Some(new.clone()), entry, ..self.record() };
+        self.locked.write_journal(&record)?;
+        let entry = record.entry.as_ref();
+        let made = self.build(hands, ground, new, files, entry).and_then(|written| self.read_again(&written));
         match made.and_then(|()| self.commit()) {
             Ok(()) => Ok(self.plan.promise.id.clone()),
-            Err(refusal) => Err(self.withdrawn(self.remove(new), refusal)),
+            Err(refusal) => Err(self.withdrawn(self.remove(new, entry), refusal)),
         }
     }
 
@@ -164,6 +210,7 @@ impl Fork<'_> {
         ground: &mut Ground,
         NewDir { dir, staging }: &NewDir,
         files: &[(PathBuf, Content)],
+        entry: Option<&EntryChange>,
     ) -> Result<Vec<Written>> {
         let store = self.store;
         let mut made = vec![staging.clone()];
@@ -185,19 +232,49 @@ impl Fork<'_> {
         for made in made.iter().rev() {
             store.sync_dir(made)?;
         }
+        if let Some(change) = entry {
+            entry::apply(self.agent, store, change, Way::Undo)?;
+        }
+        store.ensure_parents(dir)?;
         store.rename(staging, dir, false)?;
         store.sync_parent(dir)?;
         store.sync_parent(staging)?;
         Ok(written)
     }
 
-    fn remove(&self, NewDir { dir, staging }: &NewDir) -> Result<()> {
+    fn remove(&self, NewDir { dir, staging }: &NewDir, entry: Option<&EntryChange>) -> Result<()> {
         if self.store.stat(dir)?.is_some() {
             // Out of every client's sight in one moment.
             self.store.rename(dir, staging, false)?;
             self.store.sync_parent(dir)?;
         }
         self.store.remove_dir(staging)?;
-        self.store.sync_parent(staging)
+        self.store.sync_parent(staging)?;
+        match entry {
+            Some(change) => entry::roll_back(self.agent, self.store, change, Way::Undo).map(drop),
+            None => Ok(()),
+        }
     }
+}
+
+/// After a crash: a directory that is at its place is a complete session, and stays.
+pub(super) fn settle_dir(
+    agent: Option<&dyn Agent>,
+    store: &Tree,
+    record: &Record,
+    new: &NewDir,
+    who: &str,
+) -> Result<String> {
+    if store.stat(&new.staging)?.is_some() {
+        store.remove_dir(&new.staging)?;
+        store.sync_parent(&new.staging)?;
+    }
+    if store.stat(&new.dir)?.is_some() {
+        let name = new.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Ok(format!("the fork {name} that {who} was making is complete and stays"));
+    }
+    if let (Some(agent), Some(change)) = (agent, &record.entry) {
+        entry::roll_back(agent, store, change, Way::Undo)?;
+    }
+    Ok(format!("the fork that {who} did not finish was removed"))
 }

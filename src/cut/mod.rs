@@ -4,6 +4,7 @@
 //! reversible and safe against a crash, for every store alike. Called by `fs` (control files) and `cli`.
 //! `execute` and `fork` are the only paths; `docs/DURABILITY.md` says what is on disk when.
 
+mod adopted;
 mod apply;
 mod beside;
 mod disk;
@@ -31,8 +32,11 @@ pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
 pub use undone::{Undone, undone, undone_span};
 
+use std::path::Path;
+
 use crate::agents::agent;
-use crate::session::{History, Result, Session};
+use crate::session::{History, Refusal, Result, Session};
+use verify::Proof;
 
 /// What an undo did.
 #[derive(Clone, Debug)]
@@ -59,8 +63,8 @@ pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: 
 /// Returns its number and how many turns came back.
 ///
 /// # Errors
-/// [`Refusal::NothingToRedo`](crate::session::Refusal::NothingToRedo);
-/// [`Refusal::MovedOn`](crate::session::Refusal::MovedOn) when anything changed since. The store is as before.
+/// [`Refusal::NothingToRedo`];
+/// [`Refusal::MovedOn`] when anything changed since. The store is as before.
 pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
     execute::redo(agent(session.key.agent), state, session, number, force)
 }
@@ -70,5 +74,78 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// # Errors
 /// Nothing is left behind whenever an error is returned.
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
-    fork::fork(agent(session.key.agent), state, session, seen, n)
+    fork::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
+}
+
+/// Makes a new session of a damaged one's turns that end before the first damage: as many as can be proved
+/// to be in it alone. Returns its id and how many turns it has.
+///
+/// # Errors
+/// [`Refusal::NothingToRescue`]. The damaged session is as before in any case, and nothing is left behind
+/// whenever an error is returned.
+pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(String, u32)> {
+    let salvaged = seen.salvaged()?;
+    let mut why = None;
+    for n in (0..salvaged.turns.len() as u32).rev() {
+        let keeps = salvaged.turns_kept(n + 1);
+        match fork::fork(agent(session.key.agent), state, session, &salvaged, n, Proof::Sound) {
+            Ok(id) => return Ok((id, keeps)),
+            // Behind a damage it may not be certain what belongs to the turn; before the turn it may be.
+            Err(
+                refusal @ (Refusal::NotAsPromised { .. } | Refusal::Ambiguous { .. } | Refusal::Lost { .. }),
+            ) => {
+                why.get_or_insert(refusal);
+            }
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+    Err(Refusal::NothingToRescue {
+        why: format!("turns end before the damage, but what belongs to them alone cannot be proved{why}"),
+    })
+}
+
+/// A session of another project that holds the whole of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Adopted {
+    Now {
+        id: String,
+    },
+    /// By an earlier call.
+    Before {
+        id: String,
+    },
+}
+
+/// Makes a copy of the whole of `session` that belongs to `project` (absolute and resolved), unless an earlier
+/// call made one that `is_there` still knows by its id.
+///
+/// # Errors
+/// As [`fork`]; nothing is left behind.
+pub fn adopt(
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    project: &Path,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<Adopted> {
+    let made = fork::adopt(agent(session.key.agent), state, session, seen, project, is_there)?;
+    Ok(match made {
+        (id, false) => Adopted::Now { id },
+        (id, true) => Adopted::Before { id },
+    })
+}
+
+/// The id of the copy that [`adopt`] would find; changes nothing.
+///
+/// # Errors
+/// What prevents reading turnfs's own state.
+pub fn adopted_before(
+    state: &StateDir,
+    session: &Session,
+    project: &Path,
+    is_there: &dyn Fn(&str) -> bool,
+) -> Result<Option<String>> {
+    let Some(folder) = state::Folder::find(state, &session.key)? else { return Ok(None) };
+    Ok(adopted::copies(&folder, project)?.into_iter().find(|id| is_there(id)))
 }

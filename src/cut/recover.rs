@@ -176,19 +176,11 @@ fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
 
 fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<Vec<String>> {
     let mut sentences = Vec::new();
-    if record.entry.is_some() || !record.new_files.is_empty() {
-        sentences.extend(super::beside::settle(locked, store, record, who)?);
-    }
     if let Some(new) = &record.new_dir {
-        if store.stat(&new.staging)?.is_some() {
-            store.remove_dir(&new.staging)?;
-            store.sync_parent(&new.staging)?;
-        }
-        let name = new.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        sentences.push(match store.stat(&new.dir)? {
-            Some(_) => format!("the fork {name} that {who} was making is complete and stays"),
-            None => format!("the fork that {who} did not finish was removed"),
-        });
+        let agent = record.entry.is_some().then(|| entry::agent_of(locked)).transpose()?;
+        sentences.push(super::fork::settle_dir(agent, store, record, new, who)?);
+    } else if record.entry.is_some() || !record.new_files.is_empty() {
+        sentences.extend(super::beside::settle(locked, store, record, who)?);
     }
     locked.tree().unlink(Path::new(JOURNAL))?;
     locked.tree().sync_dir(Path::new(""))?;

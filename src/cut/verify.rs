@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::session::{History, Refusal, Result, State, Turn};
+use crate::session::{Confidence, History, Refusal, Result, State, Turn};
 
 /// The turns that must be found.
 pub(super) struct Expected<'a> {
@@ -17,6 +17,33 @@ pub(super) struct Expected<'a> {
     pub same_ends: bool,
     /// Whether their bytes were put together anew, so that places tell nothing.
     pub rebuilt: bool,
+}
+
+/// What a new session must show besides its turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// Nothing more.
+    Turns,
+    /// That it is whole and that every record of it belongs to one of its turns: it was made of a damaged one.
+    Sound,
+}
+
+impl Proof {
+    /// # Errors
+    /// [`Refusal::NotAsPromised`].
+    pub fn holds(self, history: &History) -> Result<()> {
+        let wrong = |what: String| Err(Refusal::NotAsPromised { what });
+        if self == Proof::Turns {
+            return Ok(());
+        }
+        if history.state != State::Ok {
+            return wrong(format!("the new session's state ({})", history.state));
+        }
+        match (0..=history.turns.len() as u32).find(|n| history.boundary(*n) != Confidence::Exact) {
+            Some(n) => wrong(format!("the boundary before turn {n} ({})", history.boundary(n))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Compares what was read with what was promised.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::failure::Failure;
-use super::mountinfo::{self, Device};
+use crate::host::mountinfo::{self, Device};
 
 /// How a mount went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

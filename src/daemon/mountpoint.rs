@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::detach::{self, Detached};
 use super::failure::Failure;
-use super::mountinfo::{self, MountEntry};
+use crate::host::mountinfo::{self, MountEntry};
 
 /// How long a mount may take to answer before it counts as silent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::mountinfo::{self, Device};
 use crate::fuse::Mounted;
+use crate::host::mountinfo::{self, Device};
 
 /// A reason to end.
 #[derive(Debug)]

@@ -128,7 +128,7 @@ impl Fs {
                 Ok(Text::of(rendered(&*self.catalog.session(&session.key)?, turn, &span)?))
             }
             Part::Status => Ok(Text::of(self.status(session, false)?)),
-            Part::Meta => Ok(Text::of(self.meta(session)?)),
+            Part::Meta => Ok(Text::of(self.meta(session, true)?)),
             _ => self.of_one_version(session, |view| {
                 let version = version_of(view, part)?;
                 let bytes = self.text_in(view, part)?;

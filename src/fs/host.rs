@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::time::Duration;
+
+use crate::host;
 
 /// How long a caller waits for the host.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -23,60 +24,38 @@ pub(super) enum Found {
 
 /// The host's tree, without what is below our own mount.
 pub(super) struct Host {
-    /// As given and as resolved.
-    own: Vec<PathBuf>,
+    host: Arc<host::Host>,
     hanging: Arc<AtomicUsize>,
 }
 
 impl Host {
-    pub fn new(mountpoint: &Path) -> Host {
-        let mut own = vec![mountpoint.to_path_buf()];
-        own.extend(mountpoint.canonicalize().ok());
-        own.dedup();
-        Host { own, hanging: Arc::default() }
+    pub fn new(host: Arc<host::Host>) -> Host {
+        Host { host, hanging: Arc::default() }
     }
 
     /// What is at `path`; nothing, if it lies in our mount or the answer takes more than 300 ms.
     pub fn look(&self, path: &Path) -> Found {
-        if self.is_own(path) || self.hanging.load(Ordering::Relaxed) >= MAX_HANGING {
+        if self.hanging.load(Ordering::Relaxed) >= MAX_HANGING {
             return Found::Nothing;
         }
-        let (answer, answered) = mpsc::channel();
-        let hanging = self.hanging.clone();
-        let asked = path.to_path_buf();
-        hanging.fetch_add(1, Ordering::Relaxed);
-        let look = move || {
-            // Nobody may be waiting any more.
-            let _ = answer.send(look(&asked));
+        self.hanging.fetch_add(1, Ordering::Relaxed);
+        let (host, hanging, asked) = (self.host.clone(), self.hanging.clone(), path.to_path_buf());
+        let answer = host::within(LIMIT, move || {
+            let found = look(&host, &asked);
             hanging.fetch_sub(1, Ordering::Relaxed);
-        };
-        if std::thread::Builder::new().name("host".into()).stack_size(256 * 1024).spawn(look).is_err() {
-            self.hanging.fetch_sub(1, Ordering::Relaxed);
-            return Found::Nothing;
-        }
-        match answered.recv_timeout(LIMIT) {
-            Ok(Found::LinkTo(target)) if self.is_own(&target) => Found::Nothing,
-            Ok(found) => found,
-            Err(_) => Found::Nothing,
-        }
-    }
-
-    fn is_own(&self, path: &Path) -> bool {
-        self.own.iter().any(|own| path.starts_with(own))
+            found
+        });
+        answer.unwrap_or(Found::Nothing)
     }
 }
 
-fn look(path: &Path) -> Found {
-    let Ok(found) = path.symlink_metadata() else { return Found::Nothing };
-    if found.is_dir() {
-        return Found::Directory;
-    }
-    if !found.is_symlink() {
-        return Found::Nothing;
-    }
-    match path.canonicalize() {
-        Ok(target) if target.is_dir() => Found::LinkTo(target),
-        _ => Found::Nothing,
+/// A symlink may stand further up: where one is a recorded project itself, it was not answered as a link.
+fn look(host: &host::Host, path: &Path) -> Found {
+    match host.way(path).there() {
+        Some(place) if !place.is_dir() => Found::Nothing,
+        Some(place) if place == path => Found::Directory,
+        Some(place) => Found::LinkTo(place),
+        None => Found::Nothing,
     }
 }
 
@@ -122,9 +101,11 @@ mod tests {
         std::os::unix::fs::symlink("real", base.join("link")).unwrap();
         std::os::unix::fs::symlink("file", base.join("to-file")).unwrap();
         std::os::unix::fs::symlink("loop", base.join("loop")).unwrap();
-        let host = Host::new(&base.join("mount"));
+        let host = Host::new(Arc::default());
         assert_eq!(host.look(&base.join("real")), Found::Directory);
         assert_eq!(host.look(&base.join("link")), Found::LinkTo(base.join("real")));
+        std::fs::create_dir(base.join("real/below")).unwrap();
+        assert_eq!(host.look(&base.join("link/below")), Found::LinkTo(base.join("real/below")));
         for name in ["file", "to-file", "loop", "absent"] {
             assert_eq!(host.look(&base.join(name)), Found::Nothing, "{name}");
         }
@@ -137,7 +118,7 @@ mod tests {
         let mount = base.join("mount");
         std::fs::create_dir_all(mount.join("inside")).unwrap();
         std::os::unix::fs::symlink("mount/inside", base.join("link")).unwrap();
-        let host = Host::new(&mount);
+        let host = Host::new(Arc::new(host::Host::new([], vec![mount.clone()])));
         assert_eq!(host.look(&mount), Found::Nothing);
         assert_eq!(host.look(&mount.join("inside")), Found::Nothing);
         assert_eq!(host.look(&base.join("link")), Found::Nothing);

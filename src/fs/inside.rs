@@ -225,13 +225,15 @@ impl Fs {
                 let text = self.control_text(session, *control).unwrap_or_default();
                 Ok(Facts::file(text.len() as u64, updated()?))
             }
+            // No size is worth asking the host what is at a project's path.
+            Part::Meta => Ok(Facts::file(self.meta(session, false)?.len() as u64, updated()?)),
             Part::Prompt(n) => {
                 let text = self.text(&Node::Session(session.clone(), part.clone()))?;
                 let view = self.view(&session.key)?;
                 let last = turn(&view.history, *n)?.last.unwrap_or(view.session.updated);
                 Ok(Facts { version: Some(text.version), ..Facts::file(text.bytes.len() as u64, last) })
             }
-            Part::Context | Part::Meta => {
+            Part::Context => {
                 let text = self.text(&Node::Session(session.clone(), part.clone()))?;
                 Ok(Facts { version: Some(text.version), ..Facts::file(text.bytes.len() as u64, updated()?) })
             }

@@ -13,6 +13,7 @@ mod inside;
 mod memory;
 mod metrics;
 mod node;
+mod places;
 mod stale;
 mod status;
 mod text;
@@ -93,6 +94,7 @@ pub struct Fs {
     inodes: inodes::Inodes,
     handles: Handles,
     host: host::Host,
+    places: places::Places,
     memory: memory::Memory,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
@@ -105,9 +107,15 @@ pub struct Fs {
 
 impl Fs {
     pub fn new(catalog: Arc<Catalog>, state: StateDir, options: Options) -> Fs {
+        // Our own mount, as given and as resolved, is never looked at through the host.
+        let mut own = vec![options.mountpoint.clone()];
+        own.extend(options.mountpoint.canonicalize().ok());
+        let relied_on = catalog.stores().iter().map(|store| store.root.to_path_buf());
+        let host = Arc::new(crate::host::Host::new(relied_on.chain([state.path().to_owned()]), own));
         Fs {
-            projects: options.project.as_deref().map(tree::spellings),
-            host: host::Host::new(&options.mountpoint),
+            projects: options.project.as_deref().map(|project| tree::spellings(&host, project)),
+            host: host::Host::new(host.clone()),
+            places: places::Places::new(host),
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),
             memory: memory::Memory::default(),

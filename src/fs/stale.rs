@@ -55,10 +55,12 @@ impl Fs {
         let lasting = match node {
             Node::Dot(Dot::Dir | Dot::Version | Dot::Readme) => Lasting::both(LASTING),
             Node::Dot(Dot::Status | Dot::Metrics) => Lasting { entry: LASTING, attributes: Duration::ZERO },
+            // Whoever looks at the root of a mount whose daemon is dead must be told so.
+            Node::Root => Lasting::NOT,
             // Symlinks of the host, and what only leads to them, change without our hearing of it.
             Node::HostLink(_) => Lasting::NOT,
             Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => Lasting::NOT,
-            Node::Root | Node::Host(_) | Node::Latest(_) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
+            Node::Host(_) | Node::Latest(_) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
                 match self.catalog.listing_is_pushed() {
                     true => Lasting::both(LASTING),
                     false => Lasting::NOT,

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Fs;
 use super::node::SessionRef;
+use super::places::ProjectState;
 use super::text::{self, Status};
 use crate::agents;
 use crate::render::one_line;
-use crate::session::{Result, State, rfc3339};
+use crate::session::{Damage, Result, State, rfc3339};
 
 /// How long a summary looks at sessions; what is left then is reported as not looked at.
 const SUMMARY_LIMIT: Duration = Duration::from_secs(20);
@@ -28,14 +30,28 @@ impl Fs {
         };
         let last = self.memory.last(&session.key);
         let history = view.as_ref().map(|view| &view.history).map_err(Clone::clone);
-        Ok(Status { session: &facts, history, writer, last: last.as_deref() }.text())
+        let listing = self.catalog.last_listing();
+        let index = listing.problems.iter().find(|(kind, problem)| {
+            *kind == session.key.agent && agents::agent(*kind).index_file() == Some(problem.file.as_str())
+        });
+        let index = index.map(|(_, problem)| problem);
+        let beside = listing.problems.iter().filter(|(agent, damage)| {
+            *agent == session.key.agent && Path::new(&damage.file).starts_with(&session.key.path)
+        });
+        let problems: Vec<&Damage> = beside.map(|(_, damage)| damage).collect();
+        Ok(Status { session: &facts, history, problems, writer, index, last: last.as_deref() }.text())
     }
 
-    /// The text of `meta.json`.
-    pub(super) fn meta(&self, session: &SessionRef) -> Result<String> {
+    /// The text of `meta.json`. With `ask`, the host is asked what is at the project's path now; else the last
+    /// answer will do.
+    pub(super) fn meta(&self, session: &SessionRef, ask: bool) -> Result<String> {
         let facts = self.catalog.session(&session.key)?;
         let view = self.view(&session.key);
-        Ok(text::meta(&facts, view.as_ref().ok().map(|view| &view.history)))
+        let project = facts.project().map(|path| {
+            let found = if ask { self.places.ask(path) } else { self.places.last(path) };
+            ProjectState::of(found, facts.updated)
+        });
+        Ok(text::meta(&facts, project.as_ref(), view.as_ref().ok().map(|view| &view.history)))
     }
 
     /// The text of `.turnfs/status`: looks at every session.
@@ -66,7 +82,11 @@ impl Fs {
                     *counts.entry(state).or_default() += 1;
                     (state.name(), why.or_else(|| view.history.notes.first().cloned()))
                 }
-                Err(refusal) => ("unreadable", Some(refusal.to_string())),
+                Err(refusal) => {
+                    let state = State::of_unread(&refusal);
+                    *counts.entry(state).or_default() += 1;
+                    (state.name(), Some(refusal.to_string()))
+                }
             };
             if state != State::Ok.name() && state != State::Empty.name() {
                 let line = format!("{state}: {place}: {}", why.unwrap_or_default());
@@ -93,6 +113,12 @@ impl Fs {
         }
         if unread > 0 {
             let _ = writeln!(summary, "sessions-unread: {unread}");
+        }
+        for project in listing.projects.keys().filter(|path| listing.leads_to_project(&path.join("latest"))) {
+            let shown = project.display();
+            let line =
+                format!("note: a project has the name latest, so {shown} has no link to its newest session");
+            let _ = writeln!(summary, "{}", one_line(&line));
         }
         for (agent, problem) in &listing.problems {
             let line = format!(

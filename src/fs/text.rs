@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::places::ProjectState;
 use crate::catalog::Watching;
 use crate::cut::Undone;
 use crate::render::one_line;
@@ -28,7 +29,7 @@ is a directory:
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here
     undone/             what undo removed
-    salvage/            of a damaged session: the turns before the damage
+    salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them
 
 By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id.
 `latest` leads to the newest session.
@@ -47,7 +48,11 @@ pub(super) struct Status<'a> {
     pub session: &'a Session,
     /// The history, or why it cannot be read.
     pub history: Result<&'a History, Refusal>,
+    /// What is wrong with files of the session that hold no turns.
+    pub problems: Vec<&'a Damage>,
     pub writer: Option<Writer>,
+    /// What is wrong with the store's index of sessions: the session's place is the one of the last sound one.
+    pub index: Option<&'a Damage>,
     /// The outcome of the last command.
     pub last: Option<&'a str>,
 }
@@ -58,12 +63,21 @@ impl Status<'_> {
         match &self.history {
             Ok(history) => self.of_history(history, &mut lines),
             Err(refusal) => {
-                lines.put("state", "unreadable");
+                lines.put("state", State::of_unread(refusal).name());
+                lines.put("turns", "refused");
+                lines.put("writer", "none");
                 lines.put("error", &refusal.to_string());
             }
         }
+        for problem in &self.problems {
+            let file = problem.file.rsplit('/').next().unwrap_or(&problem.file);
+            lines.put("problem", &format!("{file}: {}: {}", problem.class, problem.message));
+        }
         if let Place::Unplaced { reason } = &self.session.place {
             lines.put("unplaced", reason);
+        }
+        if let Some(damage) = self.index {
+            lines.put("index", &format!("{}, line {}: {}", damage.file, damage.line, damage.message));
         }
         lines.put("last", self.last.unwrap_or("none"));
         lines.0
@@ -108,7 +122,8 @@ impl Status<'_> {
             State::Damaged => lines.put(
                 "help",
                 &format!(
-                    "{remedy}; the {turns} turns before it are in salvage/, raw/ has the files as they are"
+                    "{remedy}, or make a new session of the {turns} turns before it, which are in salvage/: turnfs rescue {}; raw/ has the files as they are",
+                    self.session.id
                 ),
             ),
             State::Torn => lines.put(
@@ -210,6 +225,11 @@ struct Meta<'a> {
     agent: &'a str,
     title: Option<&'a str>,
     project: Option<String>,
+    /// What is at that path now; null where there is no project.
+    project_state: Option<&'static str>,
+    /// Where the path leads now, of a symlink.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_leads_to: Option<String>,
     created: String,
     updated: String,
     /// Null where the history is refused.
@@ -221,7 +241,7 @@ struct Meta<'a> {
     files: Vec<String>,
 }
 
-pub(super) fn meta(session: &Session, history: Option<&History>) -> String {
+pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Option<&History>) -> String {
     let readable = history.filter(|history| history.readable().is_ok());
     let all = session.files.iter().chain(&session.sidecars);
     let meta = Meta {
@@ -229,6 +249,11 @@ pub(super) fn meta(session: &Session, history: Option<&History>) -> String {
         agent: session.key.agent.name(),
         title: session.title.as_deref(),
         project: session.project().map(|path| path.to_string_lossy().into_owned()),
+        project_state: state.map(ProjectState::name),
+        project_leads_to: match state {
+            Some(ProjectState::Symlink(place)) => Some(place.to_string_lossy().into_owned()),
+            _ => None,
+        },
         created: rfc3339(session.created),
         updated: rfc3339(session.updated),
         turns: readable.map(|history| history.turns.len()),

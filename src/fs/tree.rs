@@ -14,6 +14,7 @@ use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
 use super::stale::Lasting;
 use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
+use crate::host::{self, Host};
 use crate::session::{Refusal, Result};
 
 /// What `stat` tells of a node.
@@ -302,12 +303,15 @@ fn directories_in(path: &Path, listing: &Listing) -> usize {
 }
 
 /// The paths that `--project DIR` stands for: as given and as resolved.
-pub(super) fn spellings(project: &Path) -> Vec<PathBuf> {
+pub(super) fn spellings(host: &Arc<Host>, project: &Path) -> Vec<PathBuf> {
     let given = std::path::absolute(project).unwrap_or_else(|_| project.to_path_buf());
     // `absolute` keeps a trailing slash and `..`; recorded paths have neither.
     let plain: PathBuf = given.components().collect();
+    let (host, asked) = (host.clone(), given);
+    // A place that does not answer stands for itself.
+    let resolved = host::within(host::PATIENCE, move || host.way(&asked).there()).flatten();
     let mut paths = vec![plain];
-    paths.extend(project.canonicalize().ok());
+    paths.extend(resolved);
     paths.dedup();
     paths
 }

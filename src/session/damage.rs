@@ -38,6 +38,12 @@ pub enum DamageClass {
     NoFinalNewline,
 }
 
+/// The note for a turn with a tool call that has no result: no damage, but no cut may separate the two.
+/// `agent`: what the agent does with it.
+pub fn open_calls(turn: u32, agent: &str) -> String {
+    format!("open-tool-call: a tool call of turn {turn} has no result; {agent}")
+}
+
 impl DamageClass {
     pub fn name(self) -> &'static str {
         match self {

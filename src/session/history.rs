@@ -20,6 +20,16 @@ pub enum State {
 }
 
 impl State {
+    /// What a session is whose files cannot be read for this reason.
+    pub fn of_unread(why: &Refusal) -> State {
+        match why {
+            Refusal::NotFound { .. } => State::NoTranscript,
+            Refusal::Unsupported { .. } => State::Unsupported,
+            Refusal::Io { errno, .. } if Refusal::is_no_regular_file(*errno) => State::Unsupported,
+            _ => State::Damaged,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             State::Ok => "ok",
@@ -116,7 +126,8 @@ pub struct History {
     pub sound_turns: u32,
     /// Cut points: entry `i` keeps the turns before turn `i` (and the rest of turn `i - 1`'s group);
     /// entry `turns.len()` keeps all. So `undo n` is entry `n`, `fork n` entry `n + 1`. The error says
-    /// why that cut is refused.
+    /// why that cut is refused. In a damaged session those that keep only sound turns are there too, for
+    /// [`History::salvaged`].
     pub cuts: Vec<Result<CutPoint, Refusal>>,
     /// Facts for the user that are no damage ("2 rotated context files are missing").
     pub notes: Vec<String>,
@@ -129,6 +140,56 @@ pub struct History {
 }
 
 impl History {
+    /// The history of a session whose files are none that turnfs reads; `what` says why.
+    pub fn unsupported(what: String) -> History {
+        History {
+            state: State::Unsupported,
+            damages: Vec::new(),
+            turns: Vec::new(),
+            sound_turns: 0,
+            cuts: Vec::new(),
+            notes: vec![what],
+            files: Vec::new(),
+            head_bytes: 0,
+            model: None,
+        }
+    }
+
+    /// The turns of a damaged session that end before the first damage, as a history that can be forked: what
+    /// `rescue` makes a session of. Undoing in it is not possible, for its files are the damaged ones.
+    ///
+    /// # Errors
+    /// [`Refusal::NothingToRescue`] where nothing is damaged, or no turn ends before the damage; and as
+    /// [`History::readable`] where the format is not known.
+    pub fn salvaged(&self) -> Result<History, Refusal> {
+        let damage = match self.readable() {
+            Err(Refusal::Damaged { damage }) => damage,
+            Err(other) => return Err(other),
+            Ok(()) => {
+                let why = "this session is not damaged; use `fork`".into();
+                return Err(Refusal::NothingToRescue { why });
+            }
+        };
+        let sound = (self.sound_turns as usize).min(self.turns.len());
+        if sound == 0 {
+            let why = format!(
+                "no turn ends before the damage ({}, line {}: {}), so there is nothing to rescue; {}",
+                damage.file,
+                damage.line,
+                damage.class,
+                damage.class.remedy()
+            );
+            return Err(Refusal::NothingToRescue { why });
+        }
+        Ok(History {
+            state: State::Ok,
+            damages: Vec::new(),
+            turns: self.turns[..sound].to_vec(),
+            cuts: self.cuts.get(..=sound).unwrap_or(&self.cuts).to_vec(),
+            ..self.clone()
+        })
+    }
+
     /// Refuses if the turns must not be shown.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ mod time;
 mod turn;
 
 pub use agent::AgentKind;
-pub use damage::{Damage, DamageClass};
+pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
 pub use plan::{Content, Entry, EntryEdit, Lock, Part, Plan, Promise, Row, RowChange, SqlValue, Step};
@@ -21,7 +21,7 @@ pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
 pub use turn::{Confidence, Piece, Turn, TurnStatus};
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -56,6 +56,26 @@ pub enum Place {
         /// A sentence for the user.
         reason: String,
     },
+}
+
+impl Place {
+    /// The place of what a store records as a session's project: equal by components, never resolved.
+    pub fn recorded(path: &str) -> Place {
+        let recorded = Path::new(path);
+        if !recorded.is_absolute() {
+            let reason = format!(
+                "its recorded project {path:?} is a relative path, which names no directory by itself"
+            );
+            return Place::Unplaced { reason };
+        }
+        if recorded.components().any(|part| part == Component::ParentDir) || path.contains('\0') {
+            let reason = format!(
+                "its recorded project {path:?} has no place in a tree, and turnfs resolves no recorded path"
+            );
+            return Place::Unplaced { reason };
+        }
+        Place::Project(recorded.components().collect())
+    }
 }
 
 /// A session as far as it is known without reading its whole transcript.

@@ -1,5 +1,6 @@
 //! A cut as data: what an agent's folder wants done to its store. Only `cut` does it.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -110,15 +111,18 @@ impl Row {
 pub enum EntryEdit {
     /// The session was cut: it has `messages` messages now. `rewritten`: they are not counted as before.
     Cut { id: String, messages: u64, rewritten: bool },
-    /// The session `id` is a new one, made out of `source`.
-    Copy { source: String, id: String },
+    /// The session `id` is a new one, made out of `source`; of another project where one is given.
+    Copy { source: String, id: String, project: Option<PathBuf> },
+    /// The project must be listed. `last`: the session to go on with there, where the index names none yet.
+    Project { path: PathBuf, last: Option<String> },
 }
 
 impl EntryEdit {
-    /// Whose entry it is.
-    pub fn id(&self) -> &str {
+    /// Whose entry it is: a session's id, or a project's path.
+    pub fn id(&self) -> Cow<'_, str> {
         match self {
-            EntryEdit::Cut { id, .. } | EntryEdit::Copy { id, .. } => id,
+            EntryEdit::Cut { id, .. } | EntryEdit::Copy { id, .. } => id.into(),
+            EntryEdit::Project { path, .. } => path.to_string_lossy(),
         }
     }
 }

@@ -40,7 +40,7 @@ pub enum Refusal {
     MovedOn { what: String, number: u32 },
     #[error("{}, line {} (byte {}): {}: {}; {} (raw/{} shows it as it is)", .damage.file, .damage.line, .damage.byte, .damage.class, .damage.message, .damage.class.remedy(), raw_name(.damage))]
     Damaged { damage: Damage },
-    #[error("{what} is not known to this version of turnfs, so its history is neither shown nor changed")]
+    #[error("{what} is not read by this version of turnfs, so its history is neither shown nor changed")]
     Unsupported { what: String },
     #[error("{what}")]
     CannotCut { what: String },
@@ -50,6 +50,8 @@ pub enum Refusal {
     Ambiguous { asked: String, options: String },
     #[error("history needed for this cut is no longer on disk: {what}")]
     Lost { what: String },
+    #[error("{why}")]
+    NothingToRescue { why: String },
     #[error("{what}; it is shown, and not changed")]
     ReadOnlySession { what: String },
     #[error("this mount is read-only (mounted with --read-only)")]
@@ -83,6 +85,7 @@ impl Refusal {
             Refusal::Changed { .. } | Refusal::MovedOn { .. } => Errno::STALE,
             Refusal::Damaged { .. } => Errno::UCLEAN,
             Refusal::Unsupported { .. } | Refusal::CannotCut { .. } => Errno::OPNOTSUPP,
+            Refusal::NothingToRescue { .. } => Errno::NODATA,
             Refusal::Ambiguous { .. } => Errno::NOTUNIQ,
             Refusal::Lost { .. } => Errno::NODATA,
             Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
@@ -93,6 +96,11 @@ impl Refusal {
                 Errno::IO
             }
         }
+    }
+
+    /// Whether a file that could not be opened is there and is a link, a FIFO or the like, which turnfs does not open.
+    pub fn is_no_regular_file(errno: Errno) -> bool {
+        matches!(errno, Errno::LOOP | Errno::INVAL | Errno::ISDIR)
     }
 
     /// A failed system call on a file of the store or of turnfs's own state.

@@ -219,6 +219,36 @@ fn describe(class: DamageClass) -> &'static str {
     }
 }
 
+/// Whether these bytes are JSON of any form.
+pub fn is_json(bytes: &[u8]) -> bool {
+    simdutf8::basic::from_utf8(bytes).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
+}
+
+/// Whether arrays and objects are nested in each other more than `limit` times.
+pub fn is_deeper(line: &[u8], limit: usize) -> bool {
+    // So many brackets need so many bytes; nearly every line ends here.
+    if line.len() < 2 * limit || memchr::memchr2_iter(b'[', b'{', line).nth(limit).is_none() {
+        return false;
+    }
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
 /// Whether JSON text stops inside a string.
 fn ends_in_string(bytes: &[u8]) -> bool {
     let Ok(text) = simdutf8::basic::from_utf8(bytes) else { return false };
@@ -250,9 +280,7 @@ mod tests {
             if is_record(line.bytes) {
                 inspector.record(&line);
             } else {
-                let json = simdutf8::basic::from_utf8(line.bytes)
-                    .is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
-                inspector.no_record(&line, json.then_some("not a record of this store"));
+                inspector.no_record(&line, is_json(line.bytes).then_some("not a record of this store"));
             }
         });
         inspector.finish().into_iter().map(|damage| (damage.line, damage.byte, damage.class)).collect()
@@ -302,5 +330,14 @@ mod tests {
     fn a_file_of_garbage_is_not_kept_in_memory() {
         let content = b"garbage\n".repeat(5 * KEPT);
         assert_eq!(damages(&content).len(), KEPT);
+    }
+
+    #[test]
+    fn depth_counts_brackets_outside_of_strings() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(!is_deeper(nested(200).as_bytes(), 200));
+        assert!(is_deeper(nested(201).as_bytes(), 200));
+        assert!(!is_deeper(format!("\"{}\"", nested(900)).as_bytes(), 200));
+        assert!(is_deeper("[".repeat(100_000).as_bytes(), 200), "what is not closed counts too");
     }
 }

@@ -12,7 +12,7 @@ mod passes;
 mod scan;
 mod stamp;
 
-pub use damaged::{Format, Inspector};
+pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;

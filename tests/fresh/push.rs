@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::kinds;
 use super::store::{Case, SOON, setting, soon};
 use crate::support::{copy_tree, signal};
 
@@ -39,82 +40,6 @@ impl Drop for Crawlers {
     }
 }
 
-fn turns(case: &Case) -> u64 {
-    fs::read_dir(case.dir.join("turns")).map_or(0, |all| all.count() as u64)
-}
-
-/// Each kind of change once; what the kernel remembers of it must go.
-fn every_kind_of_change_once(case: &Case, round: u64) {
-    let dir = &case.dir;
-    let original = fs::read(case.wire()).unwrap();
-    let project = dir.parent().unwrap();
-
-    // An append: the new turn was looked for before, so that its absence is remembered.
-    let new = dir.join("turns/004");
-    assert!(!new.exists());
-    let mtime = fs::metadata(dir).unwrap().mtime_nsec();
-    case.append_turn(&format!("round {round}"));
-    soon("an appended turn", || new.exists());
-    soon("a session's time", || fs::metadata(dir).unwrap().mtime_nsec() != mtime);
-
-    let last = fs::metadata(&new).unwrap().len();
-    case.append_turn("one more");
-    soon("a second turn", || dir.join("turns/005").exists());
-    assert_eq!(fs::metadata(&new).unwrap().len(), last);
-
-    // A truncation.
-    File::options().write(true).open(case.wire()).unwrap().set_len(original.len() as u64).unwrap();
-    soon("a truncation", || !new.exists() && !dir.join("turns/005").exists());
-
-    // A replacement with a longer prompt: the size of a turn that everybody knows.
-    let size = fs::metadata(dir.join("turns/002")).unwrap().len();
-    let longer = String::from_utf8(original.clone()).unwrap().replace("turn three", "turn three and more");
-    fs::write(case.session().join("wire.tmp"), longer).unwrap();
-    fs::rename(case.session().join("wire.tmp"), case.wire()).unwrap();
-    soon("a replacement", || fs::metadata(dir.join("turns/002")).unwrap().len() > size);
-    fs::write(case.wire(), &original).unwrap();
-    soon("the old bytes", || fs::metadata(dir.join("turns/002")).unwrap().len() == size);
-
-    // A new session, and its end.
-    let id = format!("11111111-2222-3333-4444-{round:012}");
-    let alias = project.join(&id);
-    assert!(!alias.exists());
-    let sessions = fs::read_dir(project).unwrap().count();
-    copy_tree(&case.session(), &case.session().with_file_name(&id));
-    soon("a new session", || fs::read_dir(project).unwrap().count() == sessions + 1);
-    soon("a new session's id", || alias.join("turns/000").exists());
-    fs::remove_dir_all(case.session().with_file_name(&id)).unwrap();
-    soon("a deleted session", || !alias.exists() && fs::read_dir(project).unwrap().count() == sessions);
-
-    // A title.
-    let titled = |title: &str| {
-        fs::write(case.session().join("state.json"), format!("{{\"custom_title\": \"{title}\"}}")).unwrap();
-        soon("a title", || fs::read_to_string(dir.join("meta.json")).unwrap().contains(title));
-    };
-    titled(&format!("title {round}"));
-
-    // A new project, at a place that was looked for.
-    let place = case.mount.path.join("home/dev/new").join(round.to_string());
-    assert!(!place.exists());
-    let index = fs::read_to_string(case.root.join("kimi.json")).unwrap();
-    let path = format!("/home/dev/new/{round}");
-    let group = {
-        use md5::{Digest as _, Md5};
-        let digest = Md5::digest(path.as_bytes());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-    };
-    let entry = format!("{{\"path\": \"{path}\", \"kaos\": \"local\", \"last_session_id\": null}}");
-    let with = index.replacen("\"work_dirs\": [", &format!("\"work_dirs\": [{entry}, "), 1);
-    assert_ne!(with, index);
-    fs::write(case.root.join("kimi.json"), with).unwrap();
-    copy_tree(&case.session(), &case.root.join("sessions").join(&group).join(&id));
-    soon("a new project", || place.join("latest/turns/000").exists());
-    fs::write(case.root.join("kimi.json"), index).unwrap();
-    fs::remove_dir_all(case.root.join("sessions").join(&group)).unwrap();
-    soon("a project that is gone", || !place.exists());
-    assert_eq!(turns(case), 4);
-}
-
 #[test]
 fn every_change_is_seen_within_two_seconds_while_others_crawl_the_tree() {
     let case = Case::at(None);
@@ -122,7 +47,9 @@ fn every_change_is_seen_within_two_seconds_while_others_crawl_the_tree() {
     let end = std::time::Instant::now() + Duration::from_secs(setting("TURNFS_TEST_CRAWL_SECONDS", 10));
     let mut round = 0;
     while round == 0 || std::time::Instant::now() < end {
-        every_kind_of_change_once(&case, round);
+        for (_, once) in kinds::ALL {
+            once(&case, round);
+        }
         round += 1;
     }
     println!("{round} rounds of all kinds of change among crawlers");

@@ -42,6 +42,8 @@ class Client:
 
     # As in tests/samples and on turnfs's command line.
     agent = ""
+    # Files of the store that say where sessions belong.
+    indexes = ()
     version = ""
 
     def __init__(self, folder, timeout):
@@ -70,6 +72,17 @@ class Client:
     def resume(self, store, scratch, session, prompt):
         """Lets the client resume `session` with one prompt; returns a `process.Finished`."""
         raise NotImplementedError
+
+    def recorded(self, sample, scratch):
+        """The project's path as the placed store records it."""
+        return str(scratch.project)
+
+    def trust(self, store, project):
+        """Lets the client work in `project` without asking."""
+
+    def resume_latest(self, store, scratch, session, prompt):
+        """As `resume`, by the client's own way to the latest session of the directory, where it has one."""
+        return self.resume(store, scratch, session, prompt)
 
     def compared(self, store, found):
         """What of `found` (`{path: (mode, hash or None)}` of everything in the store) must stay equal."""

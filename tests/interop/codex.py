@@ -104,6 +104,17 @@ class Codex(Client):
     def continues(self, sample):
         return None
 
+    def recorded(self, sample, scratch):
+        return sample.project
+
+    def trust(self, store, project):
+        with (store / "config.toml").open("a") as config:
+            config.write(f'[projects.{json.dumps(str(project))}]\ntrust_level = "trusted"\n')
+
+    def resume_latest(self, store, scratch, session, prompt):
+        command = [self.binary, "exec", "--skip-git-repo-check", "resume", "--last", "--json", prompt]
+        return process.run(command, cwd=scratch.project, env=self.environment(store, scratch), timeout=self.timeout)
+
     def begin(self, store, scratch, prompt):
         """A new thread with one prompt."""
         command = [self.binary, "exec", "--skip-git-repo-check", "--json", prompt]

@@ -44,6 +44,7 @@ asyncio.run(look())
 
 class KimiCli(Client):
     agent = "kimi-cli"
+    indexes = ("kimi.json",)
     version = "1.52.0"
 
     @property

@@ -30,7 +30,7 @@ class Trial:
     sample: Sample
     # The last turn that must stay; -1: none.
     keep: int
-    # "fork", "undo", or "redo" (an undo and its redo: every turn stays).
+    # "fork", "undo", "redo" (an undo and its redo: every turn stays), or "adopt" (the project moves: every turn stays).
     action: str
 
     @property
@@ -45,6 +45,8 @@ class Trial:
     def command(self):
         if self.action == "fork":
             return f"fork {self.keep}"
+        if self.action == "adopt":
+            return "adopt"
         return f"undo {self.keep + 1}" + (", redo" if self.action == "redo" else "")
 
 
@@ -60,6 +62,8 @@ def trials(sample):
     undone = [trial.keep for trial in wanted if trial.action == "undo" and trial.keep in sample.messages]
     for keep in sorted({undone[0], undone[len(undone) // 2]} if undone else ()):
         wanted.append(Trial(sample, keep, "redo"))
+    if last in sample.messages and not sample.archived:
+        wanted.append(Trial(sample, last, "adopt"))
     return wanted
 
 
@@ -85,7 +89,9 @@ def judge(trial, turnfs: Turnfs, client: Client, keep_failed):
     with Scratch() as scratch, Model() as model:
         try:
             store = client.place(trial.sample, scratch, model.url)
-            if trial.keep in trial.sample.refused:
+            if trial.action == "adopt":
+                _judge_adoption(trial.sample, turnfs, client, store, scratch, model)
+            elif trial.keep in trial.sample.refused:
                 _judge_refusal(trial, turnfs, store, scratch)
             else:
                 _judge_cut(trial, turnfs, client, store, scratch, model)
@@ -155,6 +161,32 @@ def _judge_cut(trial, turnfs, client, store, scratch, model):
     wrong = client.on_top(store, scratch, session, kept + 1)
     if wrong:
         raise Failed(wrong)
+
+
+def _judge_adoption(sample, turnfs, client, store, scratch, model):
+    """The project moves, `turnfs adopt` copies the session, and the client's "continue" in the new place takes it."""
+    old = client.recorded(sample, scratch)
+    new = scratch.root / "moved"
+    scratch.project.rename(new)
+    scratch.project = new
+    client.trust(store, new)
+    before = client.compared(store, contents(store))
+    session = turnfs.must(store, scratch, sample.agent, "adopt", old, str(new), "--session", sample.session)
+    session = session.removesuffix("\n")
+    after = client.compared(store, contents(store))
+    sources = {path: after.get(path) for path in before if path not in client.indexes}
+    same("an adopted source", {path: before[path] for path in sources}, sources)
+    again = turnfs.must(store, scratch, sample.agent, "adopt", old, str(new), "--session", sample.session)
+    if again:
+        raise Failed(f"a second adoption made {again!r}")
+    resumed = client.resume_latest(store, scratch, session, PROMPT)
+    if resumed.code != 0:
+        raise Failed(f"the client does not resume the session in {new}: {resumed.complaint()}")
+    kept = len(sample.turns)
+    wrong = difference([*sample.messages[kept - 1], ["user", PROMPT]], _sent(client, model))
+    if wrong:
+        raise Failed(wrong)
+    _judge_shown(sample, kept, json.loads(turnfs.must(store, scratch, sample.agent, "show", session, "--json")))
 
 
 def _arguments(trial):

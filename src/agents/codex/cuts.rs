@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::database;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
-use super::records::{Fields, Mode};
+use super::records::{Fields, Line, Mode};
 use super::{heads, writer};
 use crate::session::{
     Content, CutAt, CutPoint, FileView, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Row,
@@ -25,11 +25,12 @@ use crate::transcript::{self, StoreDir};
 /// Longest first line, bytes.
 const LONGEST_FIRST: u64 = 64 << 20;
 
-/// The new thread that keeps the turns up to and including `n`.
+/// The new thread that keeps the turns up to and including `n`; of `project` where one is given, else of the
+/// source's own.
 ///
 /// # Errors
 /// Why that fork is refused.
-pub fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
+pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&Path>) -> Result<Plan> {
     let turn = history.turn(n)?;
     not_a_subagent(session)?;
     let last = n as usize + 1 == history.turns.len();
@@ -53,6 +54,13 @@ pub fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
     payload.remove("history_base");
     payload.remove("forked_from_ordinal_exclusive");
     line.set("timestamp", time);
+    if let Some(project) = project {
+        payload.set("cwd", text(&project.to_string_lossy()));
+        if let Some(roots) = payload.get("runtime_workspace_roots") {
+            let roots = moved(roots, session.project(), project).ok_or_else(|| changed(session))?;
+            payload.set("runtime_workspace_roots", roots);
+        }
+    }
     if line.get("ordinal").is_some() {
         line.set("ordinal", "0".into());
     }
@@ -64,15 +72,24 @@ pub fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
             parts.push(Part::Piece(Piece { file: kept.source.as_path().into(), span: own..kept.bytes }));
         }
     }
+    if let Some(project) = project
+        && let Some(context) = LastContext::find(session, history, n)?
+    {
+        parts = context.moved_to(project, parts).ok_or_else(|| changed(session))?;
+    }
     let mut steps = vec![Step::CreateFile { file: file.clone(), content: Content::Parts(parts) }];
     // Without a usable index the client finds the file by its name and makes the row itself.
     if let Ok(Some(row)) = database::whole_row(&store, &session.id) {
+        let mut row = forked_row(row, session, history, &id, &file, now);
+        if let Some(project) = project {
+            row.set("cwd", SqlValue::Text(project.to_string_lossy().into_owned()));
+        }
         steps.push(Step::EditRow(RowChange {
             db: STATE_DB.into(),
             table: "threads".into(),
             key: ("id".into(), id.clone()),
             before: None,
-            after: Some(forked_row(row, session, history, &id, &file, now)),
+            after: Some(row),
         }));
     }
     Ok(Plan {
@@ -235,6 +252,73 @@ fn forked_row(
         }
     }
     row
+}
+
+/// The last `turn_context` line. Its directory decides, more than the first line's, whether the client takes
+/// the thread for one of the directory that it is started in.
+struct LastContext {
+    piece: Piece,
+    line: Vec<u8>,
+}
+
+impl LastContext {
+    fn find(session: &Session, history: &History, n: u32) -> Result<Option<LastContext>> {
+        for turn in history.turns.iter().take(n as usize + 1).rev() {
+            let ranges: Vec<_> = turn.ranges().collect();
+            for (file, span) in ranges.into_iter().rev() {
+                let bytes = transcript::read_range(&session.key.root, file, span.clone())?;
+                let mut found = None;
+                let mut at = 0;
+                for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+                    if Line::parse(line).is_some_and(|line| line.kind == "turn_context") {
+                        found = Some(at..at + line.len());
+                    }
+                    at += line.len();
+                }
+                if let Some(within) = found {
+                    let place = span.start + within.start as u64..span.start + within.end as u64;
+                    let piece = Piece { file: file.into(), span: place };
+                    return Ok(Some(LastContext { piece, line: bytes[within].to_vec() }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The parts with the new directory in this line.
+    fn moved_to(&self, project: &Path, parts: Vec<Part>) -> Option<Vec<Part>> {
+        let mut line = Fields::parse(&self.line)?;
+        let mut payload = Fields::parse(line.get("payload")?.as_bytes())?;
+        payload.set("cwd", text(&project.to_string_lossy()));
+        line.set("payload", payload.to_json());
+        let new = format!("{}\n", line.to_json()).into_bytes();
+        let own = &self.piece.span;
+        let mut moved = Vec::with_capacity(parts.len() + 2);
+        for part in parts {
+            match part {
+                Part::Piece(Piece { file, span })
+                    if file == self.piece.file && span.start <= own.start && own.end <= span.end =>
+                {
+                    moved.push(Part::Piece(Piece { file: file.clone(), span: span.start..own.start }));
+                    moved.push(Part::Bytes(new.clone()));
+                    moved.push(Part::Piece(Piece { file, span: own.end..span.end }));
+                }
+                other => moved.push(other),
+            }
+        }
+        Some(moved)
+    }
+}
+
+/// A list of directories in JSON, with those of the old project moved to the new one.
+fn moved(roots: &str, old: Option<&Path>, new: &Path) -> Option<String> {
+    let roots: Vec<PathBuf> = serde_json::from_str(roots).ok()?;
+    let moved = roots.into_iter().map(|root| match old.and_then(|old| root.strip_prefix(old).ok()) {
+        Some(below) if below.as_os_str().is_empty() => new.to_owned(),
+        Some(below) => new.join(below),
+        None => root,
+    });
+    serde_json::to_string(&moved.collect::<Vec<_>>()).ok()
 }
 
 /// A file's path as the index spells the store's place.

@@ -146,7 +146,9 @@ fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable
 }
 
 fn unusable(what: String) -> Index {
-    let message = format!("the thread index {what}; the sessions are listed from their files alone");
+    let message = format!(
+        "the thread index {what}; the sessions are listed from their files alone (Codex makes the index anew if it is moved aside)"
+    );
     let problem = Damage { file: STATE_DB.into(), line: 1, byte: 0, class: DamageClass::Sidecar, message };
     Index { rows: HashMap::new(), problem: Some(problem) }
 }

@@ -102,9 +102,13 @@ impl Memory {
         // Not from memory: on some file systems a folder's facts prove nothing.
         let rollouts = self.folders.insert(Folders::list(store)?).rollouts.clone();
         for (id, rollout) in rollouts {
-            // A file that went away, or that cannot be read, between the listing and now is not listed.
+            // A file that went away between the listing and now is not listed.
             let Ok(Some(stamp)) = store.stat(&rollout.file) else { continue };
-            let Ok(head) = self.heads.head(store, &rollout, &stamp) else { continue };
+            let head = match self.heads.head(store, &rollout, &stamp) {
+                Ok(head) => head,
+                Err(Refusal::NotFound { .. }) => continue,
+                Err(_) => Arc::new(Head::without(NoMeta::Unread)),
+            };
             known.insert(id, Known { rollout, stamp, head });
         }
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
@@ -160,7 +164,7 @@ impl Memory {
         found.top.problems.extend(index.problem.clone());
         found.top.directories.push(PathBuf::new());
         let folders = self.folders.iter().flat_map(Folders::listed);
-        found.top.directories.extend(folders.map(Path::to_path_buf));
+        found.top.directories.extend(folders.map(Path::to_owned));
         let mut threads: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
         for one in known.values() {
             threads.entry(&one.rollout.thread).or_default().push(one);
@@ -316,14 +320,14 @@ fn created(first: &Known) -> Timestamp {
 /// is left, and keeps the session where its user looks for it.
 fn place(head: &Head, row: Option<&Row>) -> Place {
     let unplaced = |reason: &str| Place::Unplaced { reason: reason.to_owned() };
-    let indexed = row.and_then(|row| row.cwd.as_deref()).map(Path::new).filter(|path| path.is_absolute());
+    let indexed = row.and_then(|row| row.cwd.as_deref()).filter(|path| Path::new(path).is_absolute());
     match (&head.meta, indexed) {
-        (Ok(meta), _) => match meta.cwd.as_deref().map(Path::new) {
-            Some(path) if path.is_absolute() => Place::Project(path.to_owned()),
-            Some(_) => unplaced("the recorded project path is not absolute"),
+        (Ok(meta), _) => match meta.cwd.as_deref() {
+            Some(path) => Place::recorded(path),
             None => unplaced("the session records no project"),
         },
-        (Err(_), Some(path)) => Place::Project(path.to_owned()),
+        (Err(_), Some(path)) => Place::recorded(path),
+        (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
         (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
         (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
     }

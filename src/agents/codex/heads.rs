@@ -35,6 +35,8 @@ pub struct Head {
 pub enum NoMeta {
     /// No bytes at all.
     Empty,
+    /// It could not be read.
+    Unread,
     Damaged(DamageClass),
 }
 
@@ -130,7 +132,7 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
 }
 
 impl Head {
-    fn without(what: NoMeta) -> Head {
+    pub fn without(what: NoMeta) -> Head {
         Head { meta: Err(what), first_prompt: None, model: None }
     }
 

@@ -71,7 +71,7 @@ impl Rollout {
     }
 }
 
-/// Every rollout file of a store. Costs one readdir for each folder.
+/// Every rollout file of a store, by rollout id. Costs one readdir for each folder.
 ///
 /// Where a plain and a compressed file of one name exist, the plain one counts, as it does for the client.
 ///
@@ -111,7 +111,7 @@ impl Folders {
 
     /// The folders that were listed, relative to the store's root.
     pub fn listed(&self) -> impl Iterator<Item = &Path> {
-        self.seen.iter().filter(|(_, stamp)| stamp.is_some()).map(|(folder, _)| folder.as_path())
+        self.seen.iter().filter(|(_, there)| there.is_some()).map(|(folder, _)| folder.as_path())
     }
 
     /// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
@@ -122,7 +122,8 @@ impl Folders {
             let path = dir.join(&entry.name);
             match entry.kind {
                 EntryKind::Dir if depth > 0 => self.collect(store, &path, depth - 1)?,
-                EntryKind::File => {
+                // Links and FIFOs too: they are listed as what they are, and never opened.
+                EntryKind::File | EntryKind::Symlink | EntryKind::Other => {
                     let Some(rollout) = Rollout::named(&path) else { continue };
                     match self.rollouts.get(&rollout.id) {
                         Some(other) if !other.compressed() && rollout.compressed() => {}
@@ -131,7 +132,7 @@ impl Folders {
                         }
                     }
                 }
-                EntryKind::Dir | EntryKind::Symlink | EntryKind::Other => {}
+                EntryKind::Dir => {}
             }
         }
         Ok(())

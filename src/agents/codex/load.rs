@@ -2,7 +2,7 @@
 
 use super::layout::Rollout;
 use super::lineage::{Lineage, Segment, first_record, lost};
-use super::pass::{Basis, Part, Pass, TurnAt};
+use super::pass::{Basis, End, Part, Pass, TurnAt};
 use super::records::Mode;
 use crate::render;
 use crate::session::{
@@ -70,6 +70,7 @@ struct Whole {
     damages: Vec<Damage>,
     /// Turns that end before the first damage.
     sound: Option<u32>,
+    sound_end: Option<End>,
     notes: Vec<String>,
     model: Option<String>,
     last_ordinal: Option<u64>,
@@ -120,6 +121,9 @@ impl Whole {
             found.damages.push(lost(rollout, &what));
         }
         let sound = found.sound.map(|turns| self.turns.len() as u32 + turns);
+        if self.sound.is_none() && found.sound.is_some() {
+            self.sound_end = found.sound_end.filter(|_| found.sound > Some(0));
+        }
         self.damaged(found.damages, sound);
         self.turns.extend(found.turns);
         self.parts.push(found.part);
@@ -167,6 +171,9 @@ impl Whole {
             .collect();
         cuts.push(Ok(self.cut(lineage, newest, last.lines, last.bytes, last.next_ordinal)));
         let sound_turns = self.sound.unwrap_or(self.turns.len() as u32);
+        if let (Some(end), Some(cut)) = (self.sound_end, cuts.get_mut(sound_turns as usize)) {
+            *cut = Ok(self.cut(lineage, end.part, end.lines, end.bytes, end.ordinal));
+        }
         let turns = self.turns.into_iter().map(|turn| sized(turn.turn)).collect();
         History {
             state,

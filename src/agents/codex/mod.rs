@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Agent, Discovery, Environment};
+use super::{Agent, Discovery, Environment, unless_irregular};
 use crate::session::{AgentKind, History, Item, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
 use crate::transcript::{Passes, StoreDir};
 use discover::Memory;
@@ -66,7 +66,7 @@ impl Agent for Codex {
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
-        load::load(session, passes)
+        unless_irregular(load::load(session, passes))
     }
 
     fn items(&self, _session: &Session, _turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
@@ -106,11 +106,19 @@ impl Agent for Codex {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        cuts::plan_fork(session, history, n)
+        cuts::plan_fork(session, history, n, None)
+    }
+
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+        cuts::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
+    }
+
+    fn index_file(&self) -> Option<&'static str> {
+        Some(layout::STATE_DB)
     }
 
     fn writer(&self, session: &Session, _: &History) -> Option<Writer> {

@@ -3,16 +3,20 @@
 //! A turn begins with `task_started` and with nothing else: `turn_context` and `world_state` occur several
 //! times in a turn. What stands between two turns belongs to the one before.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::items::Reader;
 use super::lineage::Segment;
-use super::records::{Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
+use super::records::{Call, Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
 use crate::render;
-use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus};
-use crate::transcript::{Format, Inspector, Line};
+use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus, open_calls};
+use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
+
+/// Deepest nesting that the client reads; it skips deeper lines.
+const DEPTH: usize = 127;
 
 /// A turn with its place.
 #[derive(Clone)]
@@ -37,6 +41,15 @@ pub struct Part {
     pub next_ordinal: Option<u64>,
 }
 
+/// A place in a history: what is kept of a part when it is cut there.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    pub part: usize,
+    pub lines: u64,
+    pub bytes: u64,
+    pub ordinal: Option<u64>,
+}
+
 /// What a pass has found.
 pub struct Found {
     pub turns: Vec<TurnAt>,
@@ -44,6 +57,8 @@ pub struct Found {
     pub damages: Vec<Damage>,
     /// How many of `turns` end before the first damage, if there is one.
     pub sound: Option<u32>,
+    /// Where they end, if that is not where the next turn begins.
+    pub sound_end: Option<End>,
     pub notes: Vec<String>,
     pub model: Option<String>,
     pub last_ordinal: Option<u64>,
@@ -56,6 +71,8 @@ struct Open {
     reader: Reader,
     /// `text_len` before each user message.
     users: Vec<u64>,
+    /// Tool calls without a result so far.
+    calls: HashSet<String>,
     ended: bool,
 }
 
@@ -88,8 +105,13 @@ pub struct Pass {
     part: Part,
     ordinal_damages: Vec<Damage>,
     sound: Option<u32>,
+    sound_end: Option<End>,
+    /// The last turn takes no more lines: it ended before a damage.
+    closed: bool,
     notes: Vec<String>,
     model: Option<String>,
+    /// The number that the line being read should have.
+    ordinal_before: Option<u64>,
     /// Number and line of the last numbered line.
     last_ordinal: Option<u64>,
     last_numbered: u64,
@@ -109,8 +131,11 @@ impl Pass {
             part: Part { file: file.clone(), lines: 0, bytes: 0, next_ordinal: None },
             ordinal_damages: Vec::new(),
             sound: None,
+            sound_end: None,
+            closed: false,
             notes: Vec::new(),
             model: None,
+            ordinal_before: None,
             last_ordinal: basis.last_ordinal,
             last_numbered: 0,
             unnumbered: None,
@@ -121,38 +146,62 @@ impl Pass {
         if line.start >= self.basis.until {
             return;
         }
-        let record = if line.nuls == 0 { Record::parse(line.bytes) } else { None };
+        self.ordinal_before = self.part.next_ordinal;
+        let deep = is_deeper(line.bytes, DEPTH);
+        let record = if line.nuls == 0 && !deep { Record::parse(line.bytes) } else { None };
         match &record {
             Some(_) => self.inspector.record(line),
             None => {
-                let json = simdutf8::basic::from_utf8(line.bytes)
-                    .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
-                self.inspector.no_record(line, json.then_some("the line is not a record of a rollout"));
+                let what = match deep {
+                    true => Some("the line is nested more deeply than Codex reads it"),
+                    false => is_json(line.bytes).then_some("the line is not a record of a rollout"),
+                };
+                self.inspector.no_record(line, what);
             }
         }
-        let complete = line.terminated || record.is_some();
-        if let Some(record) = record {
-            self.check_ordinal(line, &record);
-            // Copied forks hold the first lines of the files that they were copied from; only the own counts.
-            if record.kind != "session_meta" {
-                self.record(line, &record);
-            }
-        }
-        // A last line without a newline counts if it is a whole record.
-        if complete {
-            self.part.lines += 1;
-            self.part.bytes = line.end;
-            if let Some(open) = self.turns.last_mut() {
-                open.at.turn.span.end = line.end;
-            }
+        if let Some(record) = &record {
+            self.check_ordinal(line, record);
         }
         let damaged = self.inspector.first_line().is_some() || !self.ordinal_damages.is_empty();
         if damaged && self.sound.is_none() {
-            self.sound = Some((self.turns.len() as u32).saturating_sub(1));
+            self.damage_begins(line);
+        }
+        // Copied forks hold the first lines of the files that they were copied from; only the own counts.
+        if let Some(record) = record.as_ref().filter(|record| record.kind != "session_meta") {
+            self.record(line, record);
+        }
+        // A last line without a newline counts if it is a whole record.
+        if line.terminated || record.is_some() {
+            self.part.lines += 1;
+            self.part.bytes = line.end;
+            if let Some(open) = self.turns.last_mut().filter(|_| !self.closed) {
+                open.at.turn.span.end = line.end;
+            }
+        }
+    }
+
+    /// From the first damage on nothing is sure. A turn that has ended before it is complete; what follows up
+    /// to the next turn belongs to nobody.
+    fn damage_begins(&mut self, line: &Line<'_>) {
+        let ended = self.turns.last().is_some_and(|open| open.ended);
+        let turns = self.turns.len() as u32;
+        self.sound = Some(if ended { turns } else { turns.saturating_sub(1) });
+        if ended {
+            self.close_last();
+            self.closed = true;
+            self.sound_end = Some(End {
+                part: self.basis.part_number,
+                lines: line.number - 1,
+                bytes: line.start,
+                ordinal: self.ordinal_before,
+            });
         }
     }
 
     fn record(&mut self, line: &Line<'_>, record: &Record<'_>) {
+        if self.closed && !starts_turn(record) {
+            return;
+        }
         match &*record.kind {
             "event_msg" => self.event(line, record),
             "turn_context" => {
@@ -160,7 +209,10 @@ impl Pass {
                     self.model = Some(model.into_owned());
                 }
             }
-            "response_item" => self.user(record),
+            "response_item" => {
+                self.user(record);
+                self.call(record);
+            }
             _ => {}
         }
         let time = record.time();
@@ -207,6 +259,7 @@ impl Pass {
 
     fn start(&mut self, line: &Line<'_>, record: &Record<'_>) {
         self.close_last();
+        self.closed = false;
         let n = self.basis.first_turn + self.turns.len() as u32;
         let turn = Turn {
             n,
@@ -224,7 +277,13 @@ impl Pass {
             text_len: 0,
         };
         let at = TurnAt { turn, part: self.basis.part_number, ordinal: record.ordinal };
-        self.turns.push(Open { at, reader: Reader::default(), users: Vec::new(), ended: false });
+        self.turns.push(Open {
+            at,
+            reader: Reader::default(),
+            users: Vec::new(),
+            calls: HashSet::new(),
+            ended: false,
+        });
     }
 
     fn user(&mut self, record: &Record<'_>) {
@@ -236,6 +295,16 @@ impl Pass {
                 open.at.turn.prompt = Some(shortened(&text_of(&response.content)));
             }
             open.users.push(open.at.turn.text_len);
+        }
+    }
+
+    fn call(&mut self, record: &Record<'_>) {
+        let (Some(open), Some(item)) = (self.turns.last_mut(), record.payload::<Call<'_>>()) else { return };
+        let Some(id) = item.call_id else { return };
+        if item.kind.ends_with("_output") {
+            open.calls.remove(&*id);
+        } else if item.kind.ends_with("_call") {
+            open.calls.insert(id.into_owned());
         }
     }
 
@@ -264,6 +333,11 @@ impl Pass {
         }
         if let Some(open) = self.turns.last_mut() {
             open.reader = Reader::default();
+        }
+        let left = self.turns.len() as u32;
+        if self.sound.is_some_and(|sound| sound > left) {
+            // What comes now has their numbers, and is behind the damage.
+            (self.sound, self.sound_end) = (Some(left), None);
         }
     }
 
@@ -320,6 +394,9 @@ impl Pass {
         {
             damage.message = "the last line has no ordinal; Codex refuses to resume such a thread".into();
         }
+        let does = "Codex sends it to the model as it is";
+        let unanswered = self.turns.iter().filter(|open| !open.calls.is_empty());
+        self.notes.extend(unanswered.map(|open| open_calls(open.at.turn.n, does)));
         let mut damages = self.inspector.finish();
         damages.append(&mut self.ordinal_damages);
         damages.sort_by_key(|damage| damage.line);
@@ -328,11 +405,17 @@ impl Pass {
             part: self.part,
             damages,
             sound: self.sound,
+            sound_end: self.sound_end,
             notes: self.notes,
             model: self.model,
             last_ordinal: self.last_ordinal,
         }
     }
+}
+
+fn starts_turn(record: &Record<'_>) -> bool {
+    record.kind == "event_msg"
+        && record.payload::<Event<'_>>().is_some_and(|event| event.kind == "task_started")
 }
 
 fn shortened(text: &str) -> String {

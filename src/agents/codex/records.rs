@@ -192,6 +192,15 @@ pub struct Response<'a> {
     internal_chat_message_metadata_passthrough: Option<Passthrough<'a>>,
 }
 
+/// A tool call, or its result.
+#[derive(Debug, Deserialize)]
+pub struct Call<'a> {
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub call_id: Option<Cow<'a, str>>,
+}
+
 #[derive(Debug, Deserialize)]
 struct Passthrough<'a> {
     #[serde(borrow, default)]

@@ -68,7 +68,7 @@ fn of_bytes(bytes: &[u8]) -> Head {
         if head.first_prompt.is_some() || !line.terminated {
             return;
         }
-        match parse::wire(line.bytes) {
+        match parse::wire_line(&line, &mut String::new()) {
             Ok(Wire::Metadata { protocol }) => head.protocol = Some(protocol.text().into_owned()),
             Ok(Wire::Message { time, message }) => {
                 head.created = head.created.or(time);
@@ -90,8 +90,9 @@ pub(super) fn of_context(dir: &StoreDir, context: &Path) -> Result<Head> {
     let got = fill(&file, &dir.path().join(context), &mut bytes, 0)?;
     let mut head = Head::default();
     scan_bytes(&bytes[..got], 1, 0, |line| {
+        let mut buffer = String::new();
         if head.first_prompt.is_none()
-            && let Ok(record) = parse::context(line.bytes)
+            && let Ok(record) = parse::context_line(&line, &mut buffer)
             && record.role.plain() == "user"
         {
             let text = record.content.text().unwrap_or_default();

@@ -5,7 +5,7 @@
 //! if kimi.json lists a path with that hash. Facts: `docs/stores/kimi-cli.md`, "1. Layout".
 
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::head::{self, Head};
 use super::json::JsonStr;
+use super::lenient::{self, Control};
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, DamageClass, Place, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -25,9 +26,11 @@ pub(super) const WIRE: &str = "wire.jsonl";
 pub(super) const CONTEXT: &str = "context.jsonl";
 pub(super) const STATE: &str = "state.json";
 pub(super) const SUBAGENTS: &str = "subagents";
+/// Where a work directory is on this machine.
+pub(super) const LOCAL: &str = "local";
 
 /// Longest index and longest state.json that are read, bytes. Real ones have kilobytes.
-const LONGEST_INDEX: u64 = 64 << 20;
+pub(super) const LONGEST_INDEX: u64 = 64 << 20;
 pub(super) const LONGEST_STATE: u64 = 4 << 20;
 
 /// What is remembered from one look to the next.
@@ -67,10 +70,15 @@ impl Stats {
         if own.kind != EntryKind::Dir {
             return Ok(None);
         }
-        let file = |name: &str| -> Result<Option<Stamp>> {
-            Ok(group.stat_to_compare(&id.join(name))?.filter(|stat| stat.kind == EntryKind::File))
-        };
-        Ok(Some(Stats { own, wire: file(WIRE)?, context: file(CONTEXT)?, state: file(STATE)? }))
+        let file = |name: &str| group.stat_to_compare(&id.join(name));
+        let state = file(STATE)?.filter(|stat| stat.kind == EntryKind::File);
+        Ok(Some(Stats { own, wire: file(WIRE)?, context: file(CONTEXT)?, state }))
+    }
+
+    /// Whether the transcript that tells the head can be opened. Links and FIFOs are not; such a session is
+    /// listed all the same, and its state says why nothing of it is shown.
+    pub fn is_regular(&self) -> bool {
+        self.wire.or(self.context).is_some_and(|stat| stat.kind == EntryKind::File)
     }
 
     pub fn vouch(&self, read_at: Timestamp) -> bool {
@@ -166,12 +174,13 @@ impl Look<'_> {
         };
         let place = projects.place(name);
         let mut dirs: Vec<&str> = Vec::new();
-        for wanted in [EntryKind::Dir, EntryKind::Symlink, EntryKind::File] {
+        for wanted in [EntryKind::Dir, EntryKind::Symlink, EntryKind::Other, EntryKind::File] {
             for entry in entries.iter().filter(|entry| entry.kind == wanted) {
-                if entry.name.as_encoded_bytes().starts_with(b".") {
+                // A session may be named so; a fork that a crash left half made may not.
+                if entry.name.as_encoded_bytes().starts_with(b".turnfs-") {
                     continue;
                 }
-                let is_flat = entry.kind == EntryKind::File;
+                let is_flat = matches!(entry.kind, EntryKind::File | EntryKind::Other);
                 if is_flat && !entry.name.as_encoded_bytes().ends_with(b".jsonl") {
                     continue;
                 }
@@ -203,10 +212,16 @@ impl Look<'_> {
         match entry.kind {
             EntryKind::Dir | EntryKind::File => Some(name),
             EntryKind::Symlink => {
-                self.problem(path.to_owned(), "a symbolic link is not followed".into());
+                self.problem(
+                    path.to_owned(),
+                    "a symbolic link is not followed, though kimi-cli does so".into(),
+                );
                 None
             }
-            EntryKind::Other => None,
+            EntryKind::Other => {
+                self.problem(path.to_owned(), "it is no regular file, so it is left out".into());
+                None
+            }
         }
     }
 
@@ -244,6 +259,7 @@ impl Look<'_> {
         }
         let dir = if stats.own.kind == EntryKind::Dir { group.dir(Path::new(name))? } else { None };
         let head = match &dir {
+            _ if !stats.is_regular() => Ok(Head::default()),
             Some(dir) if stats.wire.is_some() => {
                 head::read(dir, Path::new(WIRE), before.map(|(.., known)| &known.head))
             }
@@ -297,11 +313,12 @@ pub(super) fn files(session: &Path, names: &[Entry]) -> (Vec<PathBuf>, Vec<PathB
         return (vec![session.to_owned()], Vec::new());
     }
     let (mut history, mut others) = (Vec::new(), Vec::new());
-    for entry in names.iter().filter(|entry| entry.kind == EntryKind::File) {
+    for entry in names {
         let Some(name) = entry.name.to_str() else { continue };
         match order(name) {
+            // Whatever stands there: a link that takes a transcript's place is a change of the session.
             Some(order) => history.push((order, session.join(name))),
-            None if name.starts_with('.') => {}
+            None if name.starts_with('.') || entry.kind != EntryKind::File => {}
             None => others.push(session.join(name)),
         }
     }
@@ -337,14 +354,24 @@ fn title(dir: &StoreDir) -> Result<Option<String>, String> {
         Err(refusal) => return Err(refusal.to_string()),
     };
     count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
-    let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken("not valid UTF-8"))?;
-    let state: State<'_> = serde_json::from_str(text).map_err(|error| broken(&error.to_string()))?;
-    let title = state.custom_title.map(|title| title.text().into_owned());
+    let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken_state("not valid UTF-8"))?;
+    let title = |text: &str| {
+        let state: State<'_> = serde_json::from_str(text)?;
+        Ok::<_, serde_json::Error>(state.custom_title.map(|title| title.text().into_owned()))
+    };
+    let title = title(text).or_else(|error| {
+        let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
+        title(&plain)
+    });
+    let title = title.map_err(|error| broken_state(&error.to_string()))?;
     Ok(title.filter(|title| !title.trim().is_empty()))
 }
 
-fn broken(what: &str) -> String {
-    format!("{what}; kimi-cli takes its defaults instead, the title is the first prompt")
+/// What a broken state.json means.
+pub(super) fn broken_state(what: &str) -> String {
+    format!(
+        "{what}; kimi-cli takes its defaults instead; the title is the first prompt, forks are refused until the file is repaired or moved aside"
+    )
 }
 
 /// The projects that kimi.json lists, by the name of their directory under sessions/.
@@ -365,7 +392,7 @@ struct WorkDir {
 }
 
 fn local() -> String {
-    "local".to_owned()
+    LOCAL.to_owned()
 }
 
 impl Projects {
@@ -374,6 +401,10 @@ impl Projects {
             Ok(Some(bytes)) => {
                 count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
                 serde_json::from_slice::<Index>(&bytes)
+                    .or_else(|error| {
+                        let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
+                        serde_json::from_str(&plain)
+                    })
                     .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told"))
             }
             Ok(None) => Err("it is not there, so no project can be told".into()),
@@ -395,25 +426,19 @@ impl Projects {
     }
 }
 
+/// The name of a local work directory's folder under sessions/.
+pub(super) fn folder(path: &str) -> String {
+    Md5::digest(path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl WorkDir {
     /// The directory's name under sessions/, and the place of its sessions.
     fn place(self) -> (String, Place) {
-        let hash: String =
-            Md5::digest(self.path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-        if self.kaos != local() {
+        let hash = folder(&self.path);
+        if self.kaos != LOCAL {
             let reason = format!("its work directory {} is on {}, not on this machine", self.path, self.kaos);
             return (format!("{}_{hash}", self.kaos), Place::Unplaced { reason });
         }
-        let path = PathBuf::from(&self.path);
-        let place = if !path.is_absolute() {
-            Place::Unplaced { reason: format!("its recorded work directory {:?} is relative", self.path) }
-        } else if path.components().any(|part| part == Component::ParentDir) || self.path.contains('\0') {
-            Place::Unplaced {
-                reason: format!("its recorded work directory {:?} is no plain path", self.path),
-            }
-        } else {
-            Place::Project(path)
-        };
-        (hash, place)
+        (hash, Place::recorded(&self.path))
     }
 }

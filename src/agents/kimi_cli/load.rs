@@ -3,7 +3,7 @@
 //! wire.jsonl tells the turns, the context files tell where they can be cut. A session whose wire has no
 //! turns (the old flat form, or a lost wire) is numbered by its live context file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::align::from_context::{ContextTurn, align_without_wire};
 use super::align::{Alignment, align};
 use super::parse::{self, Message, Wire};
 use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine};
-use super::turns::{Walk, Walker};
+use super::turns::{Walk, Walker, call_key};
 use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{
     AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
-    TurnStatus,
+    TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{EntryKind, Inspector, Line, Passes, Scanned, StoreDir};
@@ -71,6 +71,8 @@ struct Reading {
     runs: RunSizes,
     damages: Vec<Damage>,
     views: Vec<FileView>,
+    /// Turns with tool calls without results.
+    unanswered: Vec<u32>,
     unsupported: Option<String>,
 }
 
@@ -80,6 +82,17 @@ struct WireReading {
     walk: Walk,
     /// For each turn, what is not in the walk.
     turns: Vec<TurnText>,
+    before_damage: Option<BeforeDamage>,
+}
+
+/// How far the last turn had come at the first damaged line.
+#[derive(Clone, Copy)]
+struct BeforeDamage {
+    /// Of that line.
+    byte: u64,
+    turn: usize,
+    /// Size of its items, bytes.
+    items: u64,
 }
 
 #[derive(Clone, Default)]
@@ -102,11 +115,14 @@ impl Reading {
         if let Some(wire) = &files.wire {
             let file = files.base.join(wire);
             let pass = passes.scan(store, &file, (), || WirePass::new(wire), WirePass::line)?;
-            let (pass, scanned) = pass.ok_or_else(|| gone(store, &file))?;
+            let (mut pass, scanned) = pass.ok_or_else(|| gone(store, &file))?;
+            pass.calls_end(pass.walker.begun());
             scanned.count(AgentKind::KimiCli);
             reading.views.push(view(file, &scanned));
             reading.unsupported = pass.unsupported;
-            reading.wire = WireReading { walk: pass.walker.finish(), turns: pass.turns };
+            let before_damage = pass.before_damage;
+            reading.unanswered = pass.unanswered;
+            reading.wire = WireReading { walk: pass.walker.finish(), turns: pass.turns, before_damage };
             wire_damages = pass.inspector.finish();
         }
         let without_turns = reading.wire.walk.turns.is_empty();
@@ -132,13 +148,15 @@ impl Reading {
     }
 
     fn history(self, files: &Files<'_>) -> Result<History> {
-        let Reading { wire, contexts, runs, damages, views, unsupported } = self;
+        let Reading { wire, contexts, runs, damages, views, unanswered, unsupported } = self;
         let place = |name: &Path| files.base.join(name);
         let by_wire = !wire.walk.turns.is_empty();
         let (turns, alignment) = if by_wire {
             let alignment = align(&wire.walk, &contexts);
             let file: Arc<Path> = place(Path::new(layout::WIRE)).into();
-            (turns_of_wire(&wire, &file), alignment)
+            let mut turns = turns_of_wire(&wire, &file);
+            end_before_damage(&mut turns, &wire);
+            (turns, alignment)
         } else {
             let (found, alignment) = align_without_wire(&wire.walk, &contexts);
             let turns = match contexts.last() {
@@ -162,6 +180,8 @@ impl Reading {
             Err(refused) => Err(refused.refusal(n)),
         });
         let cuts: Vec<_> = cuts.collect();
+        let does = "kimi-cli sends what its context holds of it";
+        notes.extend(unanswered.into_iter().map(|turn| open_calls(turn, does)));
         let is_there = files.wire.is_some() || !files.contexts.is_empty();
         let state = if let Some(what) = unsupported {
             notes.insert(0, what);
@@ -207,6 +227,11 @@ struct WirePass {
     walker: Walker,
     inspector: Inspector,
     turns: Vec<TurnText>,
+    before_damage: Option<BeforeDamage>,
+    /// Tool calls of the running turn without a result.
+    open_calls: HashSet<u128>,
+    /// Turns that ended so.
+    unanswered: Vec<u32>,
     unsupported: Option<String>,
 }
 
@@ -216,12 +241,17 @@ impl WirePass {
             walker: Walker::new(),
             inspector: Inspector::new(file, parse::WIRE),
             turns: Vec::new(),
+            before_damage: None,
+            open_calls: HashSet::new(),
+            unanswered: Vec::new(),
             unsupported: None,
         }
     }
 
     fn line(&mut self, line: Line<'_>) {
-        let (time, event) = match parse::of_line(&line, parse::wire) {
+        let mut buffer = String::new();
+        let turns = self.walker.begun();
+        let (time, event) = match parse::wire_line(&line, &mut buffer) {
             Ok(wire) => {
                 self.inspector.record(&line);
                 (self.record(&wire, line.bytes), wire.event())
@@ -234,7 +264,36 @@ impl WirePass {
                 (None, if line.is_blank() { WireEvent::Silent } else { WireEvent::Invalid })
             }
         };
+        self.calls(&event);
         self.walker.line(&WireLine { line: line.number, start: line.start, end: line.end, time, event });
+        if self.walker.begun() > turns {
+            self.calls_end(turns);
+        }
+        // A turn whose TurnBegin is damaged.
+        self.turns.resize_with(self.walker.begun().max(self.turns.len()), TurnText::default);
+        if self.before_damage.is_none() && self.inspector.first_line().is_some() {
+            let items = self.turns.last().map_or(0, |turn| turn.items.0);
+            let turn = self.turns.len().saturating_sub(1);
+            self.before_damage = Some(BeforeDamage { byte: line.start, turn, items });
+        }
+    }
+
+    fn calls(&mut self, event: &WireEvent) {
+        match event {
+            WireEvent::ToolCall { id, .. } => drop(self.open_calls.insert(call_key(id))),
+            WireEvent::ToolResult { id, .. } => drop(self.open_calls.remove(&call_key(id))),
+            _ => {}
+        }
+    }
+
+    /// Another turn has begun, or the file has ended: what the last of these turns called is not answered any
+    /// more.
+    fn calls_end(&mut self, turns: usize) {
+        if !std::mem::take(&mut self.open_calls).is_empty()
+            && let Some(last) = turns.checked_sub(1)
+        {
+            self.unanswered.push(last as u32);
+        }
     }
 
     fn record(&mut self, wire: &Wire<'_>, bytes: &[u8]) -> Option<jiff::Timestamp> {
@@ -277,7 +336,8 @@ impl ContextPass {
 
     fn line(&mut self, line: Line<'_>) {
         let mut size = Length::default();
-        let record = match parse::of_line(&line, parse::context) {
+        let mut buffer = String::new();
+        let record = match parse::context_line(&line, &mut buffer) {
             Ok(context) => {
                 self.inspector.record(&line);
                 let record = context.record();
@@ -331,6 +391,17 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
         )
     })
     .collect()
+}
+
+/// A turn that has ended before the first damaged line of the wire ends there: what follows may be another's.
+fn end_before_damage(turns: &mut [Turn], wire: &WireReading) {
+    let Some(BeforeDamage { byte, turn, items }) = wire.before_damage else { return };
+    let Some(turn) = turns.get_mut(turn) else { return };
+    let ended = wire.walk.turns[turn.group as usize].end.is_some_and(|end| end.byte <= byte);
+    if ended && turn.span.end > byte {
+        turn.span.end = byte;
+        *turn = sized(turn.clone(), items);
+    }
 }
 
 fn turns_of_context(

@@ -9,6 +9,7 @@ mod head;
 mod items;
 mod json;
 mod layout;
+mod lenient;
 mod load;
 mod parse;
 mod plan;
@@ -16,6 +17,7 @@ mod records;
 mod subagents;
 mod turns;
 mod view;
+mod work_dirs;
 mod writer;
 
 #[cfg(test)]
@@ -23,7 +25,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment};
+use super::{Agent, Discovery, Environment, SharedIndex, unless_irregular};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 use crate::transcript::Passes;
 
@@ -43,7 +45,7 @@ impl Agent for KimiCli {
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
-        load::load(session, passes)
+        unless_irregular(load::load(session, passes))
     }
 
     fn items(&self, _: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
@@ -63,11 +65,23 @@ impl Agent for KimiCli {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        plan::plan_fork(session, history, n)
+        plan::plan_fork(session, history, n, None)
+    }
+
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+        plan::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         plan::plan_undo(session, history, n)
+    }
+
+    fn index_file(&self) -> Option<&'static str> {
+        Some(layout::INDEX)
+    }
+
+    fn shared_index(&self) -> Option<&dyn SharedIndex> {
+        Some(&work_dirs::WorkDirs)
     }
 
     fn writer(&self, session: &Session, history: &History) -> Option<Writer> {

@@ -13,9 +13,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Vis
 use serde_json::value::RawValue;
 
 use super::json::{Content, JsonStr, Part};
+use super::lenient::{self, Control};
 use super::records::{ContextRecord, TextKey, WireEvent, slash_command};
 use crate::session::{DamageClass, from_unix_seconds};
-use crate::transcript::{Format, Line};
+use crate::transcript::{Format, Line, is_deeper, is_json};
 
 /// Why a line is no record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -361,7 +362,7 @@ impl Context<'_> {
 fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Bad> {
     let text = simdutf8::basic::from_utf8(line).map_err(|_| Bad::NotJson)?;
     serde_json::from_str(text).map_err(|error| {
-        if serde_json::from_str::<IgnoredAny>(text).is_err() {
+        if !is_json(line) {
             return Bad::NotJson;
         }
         let what = error.to_string();
@@ -399,9 +400,36 @@ pub(super) const CONTEXT: Format = Format {
     },
 };
 
-/// Reads a scanned line; a line that is too strange to be read (NULs at its start) is not JSON.
-pub(super) fn of_line<'a, T>(line: &Line<'a>, parse: impl Fn(&'a [u8]) -> Result<T, Bad>) -> Result<T, Bad> {
-    if line.nuls > 0 { Err(Bad::NotJson) } else { parse(line.bytes) }
+/// Reads a scanned line of wire.jsonl as the client does. `buffer` holds the record where it had to be
+/// written plainly first.
+pub(super) fn wire_line<'a>(line: &Line<'a>, buffer: &'a mut String) -> Result<Wire<'a>, Bad> {
+    if let Some(bad) = unreadable(line, lenient::WIRE_DEPTH) {
+        return Err(bad);
+    }
+    wire(line.bytes).or_else(|bad| {
+        *buffer = lenient::plain(line.bytes, Control::Refused).ok_or(bad)?;
+        wire(buffer.as_bytes())
+    })
+}
+
+/// Reads a scanned line of a context file, as [`wire_line`].
+pub(super) fn context_line<'a>(line: &Line<'a>, buffer: &'a mut String) -> Result<Context<'a>, Bad> {
+    if let Some(bad) = unreadable(line, lenient::CONTEXT_DEPTH) {
+        return Err(bad);
+    }
+    context(line.bytes).or_else(|bad| {
+        *buffer = lenient::plain(line.bytes, Control::Allowed).ok_or(bad)?;
+        context(buffer.as_bytes())
+    })
+}
+
+/// A line that is too strange to be read: with NULs at its start, or nested too deeply.
+fn unreadable(line: &Line<'_>, depth: usize) -> Option<Bad> {
+    if line.nuls > 0 {
+        return Some(Bad::NotJson);
+    }
+    let what = || Bad::NotRecord(format!("JSON nested more than {depth} times"));
+    is_deeper(line.bytes, depth).then(what)
 }
 
 #[cfg(test)]

@@ -6,17 +6,20 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use super::KimiCli;
-use super::layout::{CONTEXT, LONGEST_STATE, STATE};
+use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
+use super::lenient::{self, Control};
+use super::work_dirs;
 use crate::agents::Agent as _;
 use crate::session::{
-    Content, CutPoint, History, Lock, Place, Plan, Promise, Refusal, Result, Session, Step,
+    Content, CutPoint, Damage, DamageClass, EntryEdit, History, Kept, Lock, Part, Piece, Place, Plan,
+    Promise, Refusal, Result, Session, Step,
 };
 use crate::transcript::{EntryKind, StoreDir, read_small};
 
@@ -59,8 +62,14 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
 }
 
-/// The new session that keeps the turns up to and including `n`.
-pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
+/// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the
+/// source's own.
+pub(super) fn plan_fork(
+    session: &Session,
+    history: &History,
+    n: u32,
+    project: Option<&Path>,
+) -> Result<Plan> {
     history.turn(n)?;
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
@@ -73,28 +82,74 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     }
     require_project(session)?;
 
-    let work_dir = session.key.path.parent().unwrap_or(Path::new(""));
+    let own = session.key.path.parent().unwrap_or(Path::new(""));
+    let all = own.parent().unwrap_or(Path::new(""));
     let id = uuid::Uuid::new_v4().to_string();
-    let dir = work_dir.join(&id);
+    let dir = match project {
+        Some(project) => all.join(layout::folder(&project.to_string_lossy())).join(&id),
+        None => own.join(&id),
+    };
     // Not beside the sessions: while it is built the client would list it.
-    let staging = work_dir.parent().unwrap_or(Path::new("")).join(format!(".turnfs-{id}"));
+    let staging = all.join(format!(".turnfs-{id}"));
 
     let transcript = dir.join(name_in_new(session, &history.turn(n)?.file));
     let mut files = Vec::new();
     for kept in &point.kept {
-        let content = Content::Prefix { file: kept.source.clone(), bytes: kept.bytes };
-        files.push((PathBuf::from(name_in_new(session, &kept.file)), content));
+        let name = name_in_new(session, &kept.file);
+        let content = match project {
+            // The client writes a system prompt that names the new directory where there is none.
+            Some(_) if name == CONTEXT => without_system_prompt(session, kept)?,
+            _ => Content::Prefix { file: kept.source.clone(), bytes: kept.bytes },
+        };
+        files.push((PathBuf::from(name), content));
     }
     files.push((PathBuf::from("state.json"), Content::Bytes(state_of_fork(session)?)));
     if !is_flat(session) {
         files.extend(sidecars(session, point)?);
     }
+    let mut steps = Vec::new();
+    if let Some(project) = project {
+        let edit =
+            EntryEdit::Project { path: project.to_owned(), last: last_one(session)?.then(|| id.clone()) };
+        steps.push(Step::EditEntry { index: INDEX.into(), edit });
+    }
+    steps.push(Step::CreateDir { dir: dir.clone(), staging, files });
     Ok(Plan {
-        steps: vec![Step::CreateDir { dir: dir.clone(), staging, files }],
+        steps,
         locks: Vec::new(),
         based_on: history.files.clone(),
         promise: Promise { session: dir, id, transcript, turns: keeps },
     })
+}
+
+/// A kept context without its first line where that is the system prompt.
+fn without_system_prompt(session: &Session, kept: &Kept) -> Result<Content> {
+    let gone = || Refusal::Changed { what: kept.source.display().to_string() };
+    let store = StoreDir::open(&session.key.root)?.ok_or_else(gone)?;
+    let file = store.file(&kept.source)?.ok_or_else(gone)?;
+    let mut line = Vec::new();
+    let read = BufReader::new(file).take(kept.bytes).read_until(b'\n', &mut line);
+    read.map_err(|error| Refusal::io("reading", &store.path().join(&kept.source), error))?;
+    let is_prompt = serde_json::from_slice::<Role>(&line).is_ok_and(|line| line.role == "_system_prompt");
+    if !is_prompt {
+        return Ok(Content::Prefix { file: kept.source.clone(), bytes: kept.bytes });
+    }
+    let span = line.len() as u64..kept.bytes;
+    Ok(Content::Parts(vec![Part::Piece(Piece { file: kept.source.as_path().into(), span })]))
+}
+
+#[derive(Deserialize)]
+struct Role {
+    role: String,
+}
+
+/// Whether the client would go on with this session in its work directory.
+fn last_one(session: &Session) -> Result<bool> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(false) };
+    let Some(index) = read_small(&store, Path::new(INDEX), LONGEST_INDEX)? else { return Ok(false) };
+    let own = session.key.path.parent().and_then(Path::file_name);
+    let is_own = |path: &Path| own.is_some_and(|own| *own == *layout::folder(&path.to_string_lossy()));
+    Ok(work_dirs::last_session(&index, is_own)?.as_ref() == Some(&session.id))
 }
 
 /// On resume of a session whose work dir is not in kimi.json the client makes a new session with that id
@@ -172,10 +227,25 @@ struct SourceState {
 }
 
 fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
-    // Missing or broken means defaults, as for the client.
-    let source = open(session)?.and_then(|dir| read_small(&dir, Path::new(STATE), LONGEST_STATE).ok()?);
-    let source = source.unwrap_or_default();
-    let source: SourceState = serde_json::from_slice(&source).unwrap_or_default();
+    let source = match open(session)? {
+        Some(dir) => read_small(&dir, Path::new(STATE), LONGEST_STATE)?,
+        None => None,
+    };
+    // A fork carries the additional directories over. Where the file is broken the client takes its defaults
+    // and forgets them; a fork that did so would not be what the user sees in the source.
+    let source: SourceState = match source {
+        Some(bytes) => {
+            let plain = |error| lenient::plain(&bytes, Control::Refused).ok_or(error);
+            let read = serde_json::from_slice(&bytes)
+                .or_else(|error| plain(error).and_then(|text| serde_json::from_str(&text)));
+            read.map_err(|error| {
+                let message = layout::broken_state(&error.to_string());
+                let (file, class) = (STATE.to_owned(), DamageClass::Sidecar);
+                Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message } }
+            })?
+        }
+        None => SourceState::default(),
+    };
     let title = session.title.clone().or_else(|| Some(first_line(session.first_prompt.as_deref()?)));
     let state = ForkState {
         version: 1,

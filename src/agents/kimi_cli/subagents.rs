@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::head;
+use super::head::{self, Head};
 use super::json::JsonStr;
 use super::layout::{CONTEXT, LONGEST_STATE, SUBAGENTS, Stats, WIRE, files};
 use crate::session::{AgentKind, Refusal, Result, Session, SessionKey};
@@ -81,6 +81,7 @@ fn read(
 ) -> Result<Option<Session>> {
     let Some(own) = dir.dir(Path::new(name))? else { return Ok(None) };
     let head = match stats.wire {
+        _ if !stats.is_regular() => Head::default(),
         Some(_) => head::read(&own, Path::new(WIRE), None)?,
         None => head::of_context(&own, Path::new(CONTEXT))?,
     };

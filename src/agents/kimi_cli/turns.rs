@@ -134,6 +134,8 @@ struct Begun {
     /// A turn began while this one was on top.
     has_inner: bool,
     interrupted: bool,
+    /// Its TurnBegin is lost, and with it its text.
+    lost: bool,
     /// Kept only of commands whose reply tells what they did.
     reply: String,
 }
@@ -186,6 +188,8 @@ pub struct Walker {
     lines: u64,
     end: u64,
     invalid: u64,
+    /// An invalid line where a turn should begin: line and byte.
+    lost: Option<(u64, u64)>,
 }
 
 impl Walker {
@@ -198,11 +202,20 @@ impl Walker {
         self.lines = line.line;
         self.end = line.end;
         match &line.event {
-            WireEvent::Invalid => self.invalid += 1,
+            WireEvent::Invalid => {
+                self.invalid += 1;
+                self.lost = self.open.is_empty().then_some((line.line, line.start));
+            }
             WireEvent::Metadata | WireEvent::Silent | WireEvent::Other => {}
-            WireEvent::TurnBegin { text, command } => self.turn_begins(line, text, command.as_deref()),
+            WireEvent::TurnBegin { text, command } => {
+                self.lost = None;
+                self.turn_begins(line, text, command.as_deref());
+            }
             WireEvent::TurnEnd => self.turn_ends(line),
-            WireEvent::StepBegin { n } => self.step_begins(*n),
+            WireEvent::StepBegin { n } => {
+                self.lost_turn_begins(line.time);
+                self.step_begins(*n);
+            }
             WireEvent::StepInterrupted => {
                 self.flush_stopped();
                 if let Some(turn) = self.top() {
@@ -316,6 +329,7 @@ impl Walker {
             runs: 0,
             has_inner: false,
             interrupted: false,
+            lost: false,
             reply: String::new(),
         });
     }
@@ -362,6 +376,23 @@ impl Walker {
         }
     }
 
+    /// How many turns have begun.
+    pub fn begun(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// A step begins and no turn is open: the invalid line before it was the turn's beginning. What it did is
+    /// not the turn's before.
+    fn lost_turn_begins(&mut self, time: Option<Timestamp>) {
+        let Some((number, start)) = self.lost.take().filter(|_| self.open.is_empty()) else { return };
+        let event = WireEvent::Invalid;
+        let line = WireLine { line: number, start, end: start, time, event };
+        self.turn_begins(&line, &TextKey::of(""), None);
+        if let Some(begun) = self.turns.last_mut() {
+            begun.lost = true;
+        }
+    }
+
     fn step_begins(&mut self, n: i64) {
         self.flush();
         self.step_ends();
@@ -375,7 +406,7 @@ impl Walker {
         begun.steps += 1;
         if n == 1 {
             begun.runs += 1;
-            let own_text = begun.runs == 1 && !self.open.is_empty();
+            let own_text = begun.runs == 1 && !begun.lost && !self.open.is_empty();
             self.ops.push(RawOp { turn, kind: RawKind::Run { own_text, first_step: index } });
         }
         self.pending = Some((turn, index));

@@ -13,7 +13,7 @@ pub(super) fn items(turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result
     let by_wire = is_wire(&turn.file);
     scan_bytes(span, turn.line, turn.span.start, |line| {
         if by_wire {
-            if let Ok(wire) = parse::of_line(&line, parse::wire) {
+            if let Ok(wire) = parse::wire_line(&line, &mut String::new()) {
                 items::of_wire(&wire, line.bytes, sink);
             }
         } else {
@@ -32,13 +32,14 @@ pub(super) fn prompt(turn: &Turn, span: &[u8]) -> Result<String> {
         if prompt.is_some() {
             return;
         }
+        let mut buffer = String::new();
         let content = if by_wire {
-            match parse::of_line(&line, parse::wire) {
+            match parse::wire_line(&line, &mut buffer) {
                 Ok(Wire::Message { message: Message::TurnBegin(input), .. }) => Some(input),
                 _ => None,
             }
         } else {
-            let record = parse::of_line(&line, parse::context).ok();
+            let record = parse::context_line(&line, &mut buffer).ok();
             record.filter(|record| record.role.plain() == "user").map(|record| record.content)
         };
         prompt = content.map(|content| content.text().unwrap_or_default().into_owned());
@@ -70,7 +71,7 @@ pub(super) fn context(session: &Session, history: &History, sink: &mut ItemSink<
 }
 
 fn of_context(line: &Line<'_>, sink: &mut ItemSink<'_>) {
-    if let Ok(record) = parse::of_line(line, parse::context) {
+    if let Ok(record) = parse::context_line(line, &mut String::new()) {
         items::of_context(&record, line.bytes, sink);
     }
 }

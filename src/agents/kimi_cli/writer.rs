@@ -2,13 +2,14 @@
 //!
 //! The client has no lock file and no open descriptor, so this is evidence: a kimi process in the work
 //! directory, or a last turn without its end in files that were written a moment ago. The project itself
-//! is never touched (it may be on a dead network mount); only /proc is read.
+//! is hardly touched (it may be on a dead network mount): only who is a client is asked where it works.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::time::{Duration, SystemTime};
 
+use crate::host::{self, Host, Way};
 use crate::session::{AgentKind, History, Session, Writer};
 
 /// How long the file system of a project may take to say which directory that is. A busy machine needs longer
@@ -76,7 +77,7 @@ fn process(session: &Session) -> Option<Writer> {
             }
             // A recorded path may lead over symlinks; what /proc shows is resolved. Only asked where there
             // is a client at all, for a project may be on a dead network mount.
-            match is_in(&proc, project) {
+            match cwd.as_deref().map_or(Some(false), |cwd| is_in(cwd, project)) {
                 Some(true) => return writer(format!("works in {}", project.display())),
                 Some(false) => {}
                 None => return writer("may work there: the project's directory does not answer".into()),
@@ -89,19 +90,23 @@ fn process(session: &Session) -> Option<Writer> {
     None
 }
 
-/// Whether a process's directory is the project's, by device and inode: asked on a thread of its own, and
-/// `None` if that does not answer in time.
-fn is_in(proc: &Path, project: &Path) -> Option<bool> {
-    use std::os::unix::fs::MetadataExt as _;
-    let (answer, asked) = std::sync::mpsc::channel();
-    let paths = [proc.join("cwd"), project.to_owned()];
-    let ask = move || {
-        let [process, project] =
-            paths.map(|path| std::fs::metadata(path).ok().map(|facts| (facts.dev(), facts.ino())));
-        let _ = answer.send(process.is_some() && process == project);
-    };
-    std::thread::Builder::new().name("project".into()).spawn(ask).ok()?;
-    asked.recv_timeout(PROJECT_TIME).ok()
+/// Whether a process's directory (resolved, as /proc shows it) is where the project's path leads: asked on a
+/// thread of its own, and `None` if that does not answer in time.
+fn is_in(cwd: &Path, project: &Path) -> Option<bool> {
+    let asked = project.to_owned();
+    let way = host::within(PROJECT_TIME, move || Host::default().way(&asked))?;
+    match way {
+        Way::Leads(place) => Some(place == cwd),
+        Way::Missing(_) => Some(false),
+        // Only who works on that file system can work in the project.
+        Way::Untouched(place) => {
+            if cwd.starts_with(place) {
+                None
+            } else {
+                Some(false)
+            }
+        }
+    }
 }
 
 /// Whether a command line is the client: the program, or the script that an interpreter runs, is named

@@ -60,8 +60,14 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
 }
 
-/// The new session that keeps the turns up to and including `n`.
-pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<Plan> {
+/// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the
+/// source's own.
+pub(super) fn plan_fork(
+    session: &Session,
+    history: &History,
+    n: u32,
+    project: Option<&Path>,
+) -> Result<Plan> {
     let files = Files::of(&session.key);
     require_entry(session, history, &files)?;
     require_turns(history)?;
@@ -107,11 +113,15 @@ pub(super) fn plan_fork(session: &Session, history: &History, n: u32) -> Result<
     }
     let mut based_on = history.files.clone();
     let root = &session.key.root;
-    if let (len @ Some(_), hash) = transcript::hash(root, &files.manifest)? {
+    // In another project the client shall freeze its system prompt anew: the old one names the old path.
+    if project.is_none()
+        && let (len @ Some(_), hash) = transcript::hash(root, &files.manifest)?
+    {
         create(new.manifest.clone(), Content::Whole { file: files.manifest.clone() });
         based_on.push(crate::session::FileView { file: files.manifest.clone(), len, hash });
     }
-    let edit = EntryEdit::Copy { source: session.id.clone(), id: id.clone() };
+    let edit =
+        EntryEdit::Copy { source: session.id.clone(), id: id.clone(), project: project.map(Path::to_owned) };
     steps.push(Step::EditEntry { index: INDEX.into(), edit });
     Ok(Plan {
         steps,

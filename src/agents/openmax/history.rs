@@ -13,7 +13,7 @@ use super::whole::{self, In, Said, Whole};
 use crate::render::{self, Length};
 use crate::session::{
     Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
-    State, Turn, TurnStatus,
+    State, Turn, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{Passes, StoreDir};
@@ -99,12 +99,20 @@ impl Loaded {
         let damage = damages.iter().find(|damage| !damage.class.is_torn()).cloned();
         let mut live_end = self.live.end();
         if let Some(damage) = &damage {
-            // What can be told is what ends before the first damage; in a damaged archive that is the head.
+            // What can be told is what ends before the first damage; of a damaged archive nothing.
             let in_live = self.live.damage().is_some();
             live_end = if in_live { damage.byte.min(live_end) } else { 0 };
-            let sound = |said: &Said| in_live && said.file == In::Live && said.found.start < live_end;
+            let digest = whole.digest.and_then(|at| self.live.found.get(at));
+            // What was pruned comes before the digest, and so before a damage behind that.
+            let archive_counts = digest.is_some_and(|digest| digest.start < live_end)
+                && damages.iter().all(|other| other.class.is_torn() || other.file == damage.file);
+            let sound = |said: &Said| match said.file {
+                In::Live => said.found.start < live_end,
+                In::Archive => archive_counts,
+            };
             let sound = whole.said.iter().take_while(|said| sound(said)).count();
             whole.said.truncate(sound);
+            self.live.found.retain(|found| found.start < live_end);
         }
         self.turns = turns(&whole.said);
         let pieces = |range: &Range<usize>| pieces(&whole.said[range.clone()], files);
@@ -120,13 +128,14 @@ impl Loaded {
         };
         history.sound_turns = history.turns.len() as u32;
         history.state = if damages.is_empty() { State::Ok } else { State::Torn };
-        if let Some(damage) = &damage {
+        if damage.is_some() {
             history.state = State::Damaged;
             if history.turns.last().is_some_and(|last| last.status != TurnStatus::Complete) {
                 history.sound_turns -= 1;
             }
-            let refused = || Err(Refusal::Damaged { damage: damage.clone() });
-            history.cuts = (0..=history.turns.len()).map(|_| refused()).collect();
+        }
+        for turn in history.turns.iter().filter(|turn| turn.detail == Some("open-calls")) {
+            history.notes.push(open_calls(turn.n, "openmax repairs it, older versions send it on as it is"));
         }
         history.damages = damages;
         if let Some(why) = &whole.absent {
@@ -135,10 +144,8 @@ impl Loaded {
             ));
         }
         self.whole = Some(whole);
-        if self.history.state != State::Damaged {
-            self.history.cuts =
-                (0..=self.turns.len()).map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?))).collect();
-        }
+        self.history.cuts =
+            (0..=self.turns.len()).map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?))).collect();
     }
 
     /// What keeps exactly the turns before `n`.

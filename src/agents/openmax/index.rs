@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::layout::INDEX;
-use crate::agents::SharedIndex;
+use crate::agents::{SharedIndex, json_array};
 use crate::session::{self, Damage, DamageClass, EntryEdit, Refusal};
 
 type Result<T, E = Refusal> = std::result::Result<T, E>;
@@ -98,10 +98,10 @@ impl SharedIndex for Entries {
     fn edited(&self, index: &[u8], edit: &EntryEdit) -> Result<session::Entry> {
         let parsed = Index::parse(index).map_err(refuse)?;
         let source = match edit {
-            EntryEdit::Cut { id, .. } => id,
-            EntryEdit::Copy { source, .. } => source,
+            EntryEdit::Copy { source, .. } => source.into(),
+            other => other.id(),
         };
-        let Some(at) = parsed.only(index, source).map_err(refuse)? else {
+        let Some(at) = parsed.only(index, &source).map_err(refuse)? else {
             return Err(Refusal::ReadOnlySession { what: format!("the index has no entry for {source}") });
         };
         let old = &parsed.entries[at];
@@ -115,9 +115,16 @@ impl SharedIndex for Entries {
                 // Moved to the end, where a newer entry stands.
                 Ok(session::Entry { text: fields.text(), at: parsed.entries.len() - 1 })
             }
-            EntryEdit::Copy { id, .. } => {
+            EntryEdit::Project { .. } => {
+                Err(Refusal::Internal { what: "openmax lists sessions, not projects".into() })
+            }
+            EntryEdit::Copy { id, project, .. } => {
+                if let Some(project) = project {
+                    fields.set("project", &project.to_string_lossy())?;
+                }
+                let project = project.as_deref().unwrap_or(Path::new(&old.project));
                 // Of equal seconds one version of the client takes the first entry, another the last.
-                let newest = parsed.entries.iter().filter(|entry| same_project(entry, old));
+                let newest = parsed.entries.iter().filter(|entry| is_of(entry, project));
                 let newest = newest.map(|entry| entry.updated_at).max().unwrap_or(0);
                 fields.set("id", id)?;
                 fields.set("created_at", &now)?;
@@ -133,36 +140,9 @@ impl SharedIndex for Entries {
     fn put(&self, index: &[u8], id: &str, entry: Option<&session::Entry>) -> Result<Vec<u8>> {
         let parsed = Index::parse(index).map_err(refuse)?;
         let old = parsed.only(index, id).map_err(refuse)?;
-        let mut texts = Vec::with_capacity(parsed.entries.len() + 1);
-        // What stands between the entries stays where it is, so that an entry that goes away and comes back
-        // leaves no trace.
-        let mut between = Vec::with_capacity(parsed.entries.len());
-        for (at, known) in parsed.entries.iter().enumerate() {
-            texts.push(text(index, &known.span)?);
-            if let Some(next) = parsed.entries.get(at + 1) {
-                between.push(text(index, &(known.span.end..next.span.start))?);
-            }
-        }
-        let start = parsed.entries.first().map_or("[\n  ", |first| &text_or_empty(index)[..first.span.start]);
-        let end = parsed.entries.last().map_or("\n]", |last| &text_or_empty(index)[last.span.end..]);
-        if let Some(old) = old {
-            texts.remove(old);
-        }
-        if let Some(entry) = entry {
-            texts.insert(entry.at.min(texts.len()), &entry.text);
-        }
-        if texts.is_empty() {
-            return Ok(b"[]".to_vec());
-        }
-        let mut new = start.to_owned();
-        for (at, text) in texts.iter().enumerate() {
-            if at > 0 {
-                new.push_str(between.get(at - 1).copied().unwrap_or(",\n  "));
-            }
-            new.push_str(text);
-        }
-        new.push_str(end);
-        Ok(new.into_bytes())
+        let spans: Vec<_> = parsed.entries.iter().map(|known| known.span.clone()).collect();
+        let insert = entry.map(|entry| (entry.at, entry.text.as_str()));
+        Ok(json_array::splice(text(index, &(0..index.len()))?, &spans, old, insert, "  ").into_bytes())
     }
 
     fn same(&self, one: &session::Entry, other: &session::Entry) -> bool {
@@ -249,12 +229,9 @@ fn text<'a>(index: &'a [u8], span: &Range<usize>) -> Result<&'a str> {
         .map_err(|_| Refusal::Internal { what: "an index that was read is not UTF-8".into() })
 }
 
-fn text_or_empty(index: &[u8]) -> &str {
-    simdutf8::basic::from_utf8(index).unwrap_or_default()
-}
-
-fn same_project(one: &Entry, other: &Entry) -> bool {
-    Path::new(&one.project).components().eq(Path::new(&other.project).components())
+/// Paths are equal by their components.
+fn is_of(entry: &Entry, project: &Path) -> bool {
+    Path::new(&entry.project) == project
 }
 
 /// Unix seconds.

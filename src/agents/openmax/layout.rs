@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -229,7 +229,7 @@ impl Look<'_> {
         // Of two sessions of one second the later entry is the newer one. Their order is told in
         // nanoseconds, which no output shows.
         let updated = seconds(entry.updated_at, at.min(999_999) as i32);
-        let place = place(&entry.project);
+        let place = Place::recorded(&entry.project);
         Ok(self.session(
             &entry.id,
             place,
@@ -325,24 +325,6 @@ impl Look<'_> {
         });
         Ok(prompt)
     }
-}
-
-/// Where a recorded project has its place. Paths are equal by their components; none is resolved.
-fn place(recorded: &str) -> Place {
-    let path = Path::new(recorded);
-    if !path.is_absolute() {
-        let reason = format!(
-            "its recorded project {recorded:?} is a relative path, which names no directory by itself"
-        );
-        return Place::Unplaced { reason };
-    }
-    if path.components().any(|part| part == Component::ParentDir) || recorded.contains('\0') {
-        let reason = format!(
-            "its recorded project {recorded:?} has no place in a tree, and turnfs resolves no recorded path"
-        );
-        return Place::Unplaced { reason };
-    }
-    Place::Project(path.components().collect())
 }
 
 /// Whether an id can be the beginning of a file's name.

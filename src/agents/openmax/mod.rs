@@ -15,7 +15,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment, SharedIndex};
+use super::{Agent, Discovery, Environment, SharedIndex, unless_irregular};
 use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
 use crate::transcript::{self, Passes};
 
@@ -43,7 +43,8 @@ impl Agent for OpenMax {
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
-        Ok(Loaded::read_again(&session.key.root, &Files::of(&session.key), passes)?.history)
+        let loaded = Loaded::read_again(&session.key.root, &Files::of(&session.key), passes);
+        unless_irregular(loaded.map(|loaded| loaded.history))
     }
 
     fn items(&self, _: &Session, _: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
@@ -70,11 +71,19 @@ impl Agent for OpenMax {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        cuts::plan_fork(session, history, n)
+        cuts::plan_fork(session, history, n, None)
+    }
+
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+        cuts::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
         cuts::plan_undo(session, history, n)
+    }
+
+    fn index_file(&self) -> Option<&'static str> {
+        Some(layout::INDEX)
     }
 
     fn shared_index(&self) -> Option<&dyn SharedIndex> {

@@ -139,7 +139,10 @@ pub(super) const COMPACTIONS: Format = Format { is_record: is_compaction, agent:
 
 fn what_the_client_does(class: DamageClass) -> &'static str {
     match class {
-        DamageClass::TornTail | DamageClass::NulTail | DamageClass::NoFinalNewline => "",
+        DamageClass::TornTail | DamageClass::NulTail => {
+            "openmax cuts it off before it appends (older versions glue the next record to it and lose both)"
+        }
+        DamageClass::NoFinalNewline => "openmax adds the newline before it appends",
         DamageClass::Bom => "openmax refuses the session (older versions replace the line)",
         DamageClass::ArrayForm | DamageClass::NoRecord => {
             "openmax refuses the session (older versions write over the file)"

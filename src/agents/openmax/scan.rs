@@ -8,7 +8,7 @@ use super::items::{self, As};
 use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, Role};
 use crate::render::{self, Length};
 use crate::session::{AgentKind, Damage, DamageClass, FileHash, FileView, Result, Turn};
-use crate::transcript::{self, Inspector, Passes, StoreDir};
+use crate::transcript::{self, Inspector, Passes, StoreDir, is_json};
 
 /// A message of a file.
 #[derive(Clone, Debug)]
@@ -86,10 +86,10 @@ pub(super) fn messages(store: &StoreDir, passes: &mut Passes, file: &Path) -> Re
                 }
             }
             failed => {
-                let text = simdutf8::basic::from_utf8(line.bytes).ok();
-                let json =
-                    text.is_some_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
-                let why = failed.err().filter(|_| json).map(|why| format!("not a message of openmax: {why}"));
+                let why = failed
+                    .err()
+                    .filter(|_| is_json(line.bytes))
+                    .map(|why| format!("not a message of openmax: {why}"));
                 // An array or a byte order mark is not the beginning of a record: no append made it.
                 let begins = line.bytes.trim_ascii_start();
                 let whole =
@@ -119,7 +119,10 @@ pub(super) fn compactions(
     let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
         match serde_json::from_slice(line.bytes) {
             Ok(record) if line.nuls == 0 => all.push(record),
-            _ => inspector.no_record(&line, None),
+            _ => {
+                let what = is_json(line.bytes).then_some("not a record of a prune");
+                inspector.no_record(&line, what);
+            }
         }
     };
     let read = file_of(store, passes, file, new, each)?;

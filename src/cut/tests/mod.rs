@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::*;
+use crate::cut::verify::Proof;
 use crate::session::Refusal;
 use toy::{Fixture, TURNS, Toy, snapshot};
 
@@ -201,7 +202,8 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
     for n in 1..TURNS {
         let refusal = execute::undo(&Liar, &fixture.state, &fixture.session, &seen, n, false).unwrap_err();
         assert!(matches!(refusal, Refusal::NotAsPromised { .. }), "{refusal}");
-        let refusal = fork::fork(&Liar, &fixture.state, &fixture.session, &seen, n).unwrap_err();
+        let refusal =
+            fork::fork(&Liar, &fixture.state, &fixture.session, &seen, n, Proof::Turns).unwrap_err();
         assert!(matches!(refusal, Refusal::NotAsPromised { .. }), "{refusal}");
         assert_eq!(snapshot(&fixture.root()), before);
     }

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::agents::{Agent, Discovery, Environment};
 use crate::cut::StateDir;
+use crate::cut::verify::Proof;
 use crate::session::*;
 
 pub struct Toy;
@@ -63,7 +64,7 @@ impl Fixture {
     }
 
     pub fn fork(&self, n: u32) -> Result<String> {
-        super::super::fork::fork(&Toy, &self.state, &self.session, &self.load(), n)
+        super::super::fork::fork(&Toy, &self.state, &self.session, &self.load(), n, Proof::Turns)
     }
 
     pub fn prompts(&self) -> Vec<String> {

@@ -80,7 +80,7 @@ fn only_an_absolute_plain_local_path_is_a_project() {
     let cases = [
         ("/w/a", "local", "", None),
         ("w/a", "local", "", Some("relative")),
-        ("/w/../a", "local", "", Some("no plain path")),
+        ("/w/../a", "local", "", Some("no place in a tree")),
         ("/w/a", "ssh", "ssh_", Some("ssh")),
     ];
     for (path, kaos, prefix, unplaced) in cases {
@@ -111,7 +111,7 @@ fn two_spellings_of_one_directory_are_two_projects_as_recorded() {
 }
 
 #[test]
-fn what_is_no_session_is_left_out_and_what_is_strange_is_told() {
+fn what_is_no_session_is_left_out_and_told_and_what_cannot_be_opened_is_listed() {
     use std::os::unix::ffi::OsStrExt;
     let (_dir, sample) = copy_of("a-plain");
     let group = sample.store.join("sessions/301f8022c44669fd30b93f123c419b45");
@@ -130,11 +130,13 @@ fn what_is_no_session_is_left_out_and_what_is_strange_is_told() {
     fs::write(group.join(".building/wire.jsonl"), "").unwrap();
     fs::write(group.join("notes.txt"), "").unwrap();
     let found = discover(&sample.store);
-    assert_eq!(found.sessions.iter().map(|session| &*session.id).collect::<Vec<_>>(), [ID]);
+    let ids: Vec<_> = found.sessions.iter().map(|session| &*session.id).collect();
+    assert_eq!(ids, [".building", ID, "link-inside", "pipe"]);
     let mut problems: Vec<_> = found.problems.iter().map(|problem| problem.message.clone()).collect();
     problems.sort();
-    assert_eq!(problems.len(), 3, "{problems:?}");
-    assert!(problems[0].contains("symbolic link") && problems[2].contains("UTF-8"), "{problems:?}");
+    assert_eq!(problems.len(), 4, "{problems:?}");
+    let told = ["symbolic link", "symbolic link", "no regular file", "UTF-8"];
+    assert!(problems.iter().zip(told).all(|(problem, what)| problem.contains(what)), "{problems:?}");
 }
 
 #[test]

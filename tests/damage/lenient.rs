@@ -1,0 +1,77 @@
+//! What the client itself reads is no damage, and what its parser does not reach is: NaN, equal keys, depth.
+
+use std::fs;
+
+use turnfs::session::AgentKind;
+
+use crate::sample::{Sample, replaced, victim, write_old};
+
+#[test]
+fn nan_and_equal_keys_are_what_kimi_cli_reads() {
+    let inserts = [r#""x": NaN, "#, r#""x": [-Infinity, Infinity], "#, r#""type": "text", "#];
+    for insert in inserts {
+        let sample = Sample::of(AgentKind::KimiCli, "a-plain");
+        sample.change(|lines| {
+            let line = victim(&sample);
+            lines[line] = replaced(&lines[line], r#""type": "text""#, &format!(r#"{insert}"type": "text""#));
+        });
+        let context = sample.transcript.with_file_name("context.jsonl");
+        let text = fs::read_to_string(&context).unwrap();
+        write_old(
+            &context,
+            text.replacen(r#"{"role":"user""#, &format!(r#"{{{insert}"role":"user""#), 1).as_bytes(),
+        );
+        let shown = sample.shown(&sample.id);
+        assert_eq!(
+            (&shown["state"], shown["turns"].as_array().unwrap().len()),
+            (&"ok".into(), 4),
+            "{insert}"
+        );
+        let text = sample.store.run(&["show", &sample.id, "2"]).ok();
+        assert!(text.contains("reply to <turn three>"), "{insert}: {text}");
+        assert_eq!(shown["turns"][3]["boundary"], "exact", "{insert}");
+        sample.store.run(&["fork", &sample.id, "3"]).ok();
+    }
+}
+
+#[test]
+fn a_raw_control_character_is_read_in_a_context_and_is_damage_in_a_wire() {
+    let sample = Sample::of(AgentKind::KimiCli, "a-plain");
+    let context = sample.transcript.with_file_name("context.jsonl");
+    let text = fs::read_to_string(&context).unwrap();
+    write_old(&context, text.replace("reply to <turn three>", "reply to\t<turn three>").as_bytes());
+    assert_eq!(sample.shown(&sample.id)["state"], "ok");
+    sample.change(|lines| lines[victim(&sample)] = replaced(&lines[victim(&sample)], "three", "th\tree"));
+    assert_eq!(sample.shown(&sample.id)["damage"]["class"], "bad-line");
+}
+
+#[test]
+fn nesting_without_end_crashes_nothing() {
+    for depth in [100, 150, 100_000, 2_000_000] {
+        for sample in Sample::all() {
+            let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            sample.change(|lines| {
+                let line = String::from_utf8(lines[victim(&sample)].clone()).unwrap();
+                let brace = line.rfind('}').unwrap();
+                let line = format!("{},\"x\":{nested}{}", &line[..brace], &line[brace..]);
+                lines[victim(&sample)] = line.into_bytes();
+            });
+            let listed = sample.listed();
+            // Where the clients' parsers stop; they skip such a line. OpenMax's passes over a field that it
+            // does not know, however deep.
+            let limit = match sample.agent {
+                AgentKind::KimiCli => 200,
+                AgentKind::Codex => 127,
+                AgentKind::OpenMax => usize::MAX,
+            };
+            assert_eq!(
+                listed["state"],
+                if depth > limit { "damaged" } else { "ok" },
+                "{} {depth}",
+                sample.name
+            );
+            let code = sample.store.run(&["check", "--all"]).code;
+            assert!(code == 0 || code == 1, "{} {depth}: {code}", sample.name);
+        }
+    }
+}
