@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 
-use super::{Catalog, Store, names};
+use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, Place, Result, Session, SessionKey};
 use crate::transcript::{Stamp, StoreDir};
@@ -66,7 +66,7 @@ pub(super) struct Seen {
     /// What each store's agent found; handed back to it at the next look.
     found: Vec<Arc<Discovery>>,
     /// Each store's shared index files, relative to its root.
-    indexes: Vec<(Arc<Path>, Vec<(PathBuf, Option<Stamp>)>)>,
+    indexes: Vec<(Arc<Path>, Stamps)>,
     /// Before the look began.
     at: Timestamp,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
@@ -149,7 +149,7 @@ impl Seen {
     /// Whether the shared index files are proven to be the ones that this look saw.
     pub fn indexes_are_the_same(&self) -> bool {
         let proven = |stamp: &Option<Stamp>| stamp.is_none_or(|stamp| stamp.vouches(self.at));
-        let same = |(root, before): &(Arc<Path>, Vec<(PathBuf, Option<Stamp>)>)| {
+        let same = |(root, before): &(Arc<Path>, Stamps)| {
             before.iter().all(|(_, stamp)| proven(stamp))
                 && stamps(root, before.iter().map(|(file, _)| file)) == *before
         };
@@ -206,7 +206,7 @@ impl Seen {
 }
 
 /// The stamps of these files of a store; none where nothing is there, or nothing can be seen.
-fn stamps<'f>(root: &Path, files: impl IntoIterator<Item = &'f PathBuf>) -> Vec<(PathBuf, Option<Stamp>)> {
+fn stamps<'f>(root: &Path, files: impl IntoIterator<Item = &'f PathBuf>) -> Stamps {
     let store = StoreDir::open(root).ok().flatten();
     let stamp = |file: &PathBuf| store.as_ref()?.stat_to_compare(file).ok()?;
     files.into_iter().map(|file| (file.clone(), stamp(file))).collect()

@@ -26,6 +26,9 @@ pub use listing::{Listed, Listing};
 pub use names::directory_name;
 pub use watch::Watching;
 
+/// Files relative to a store's root, with their stamps; `None` where nothing is there.
+type Stamps = Vec<(PathBuf, Option<transcript::Stamp>)>;
+
 /// A store of one agent.
 #[derive(Clone)]
 pub struct Store {

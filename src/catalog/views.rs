@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::View;
+use super::{Stamps, View};
 use crate::agents;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
@@ -44,7 +44,7 @@ struct Slot {
 
 struct Known {
     view: Arc<View>,
-    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    stamps: Stamps,
     /// Names in the session's directory, where it is one: a new file there is a change.
     names: Option<Vec<std::ffi::OsString>>,
     /// Before the bytes were read.
@@ -265,7 +265,7 @@ fn turn_versions(history: &History, previous: Option<&View>, passes: &Passes) ->
     history.turns.iter().map(|turn| inherited(turn).unwrap_or_else(next_version)).collect()
 }
 
-fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Vec<(PathBuf, Option<Stamp>)>> {
+fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Stamps> {
     let store = StoreDir::open(&key.root)?;
     let stamp = |file: &PathBuf| {
         let stamp = store.as_ref().map(|store| store.stat_to_compare(file)).transpose()?.flatten();

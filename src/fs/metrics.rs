@@ -41,7 +41,12 @@ pub fn count(op: Op) {
 
 pub(super) fn text(fs: &Fs) -> String {
     let mut out = String::new();
-    family(&mut out, "turnfs_store_bytes_read_total", "counter", "Bytes read from the stores' files.");
+    family(
+        &mut out,
+        "turnfs_store_bytes_read_total",
+        "counter",
+        "Bytes read from the stores' files; check: transcripts, only hashed.",
+    );
     for agent in AgentKind::ALL {
         for kind in ReadKind::ALL {
             let labels = format!("agent=\"{agent}\",kind=\"{}\"", kind.name());

@@ -88,8 +88,7 @@ impl Passes {
         }
         let from = stopped.as_ref().map_or(0, |stopped| stopped.at);
         let plain = packed::unpacked(store, file, opened)?;
-        let (result, stopped, resumed) = go_on(&plain, &path, stopped, basis, start, each)?;
-        let scanned = result.1;
+        let Went { found, stopped, scanned, resumed } = go_on(&plain, &path, stopped, basis, start, each)?;
         let same = match known {
             Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
             Some((_, same)) if resumed => same.min(from),
@@ -98,7 +97,7 @@ impl Passes {
         let stamp = if packed::is_packed(file) { stamp } else { scanned.stamp };
         let stopped = Box::new(stopped);
         self.files.insert(file.to_owned(), Kept { stopped, scanned, stamp, read_at, same, used: true });
-        Ok(Some(result))
+        Ok(Some((found, scanned)))
     }
 
     /// To be called before the files of a session are read.
@@ -127,8 +126,16 @@ impl Passes {
     }
 }
 
+/// A pass that came to the end of a file.
+struct Went<T, B> {
+    found: T,
+    stopped: Stopped<T, B>,
+    scanned: Scanned,
+    /// It went on from where an earlier one stopped.
+    resumed: bool,
+}
+
 /// A pass from where `before` stopped, if the bytes before that are the same; else from the file's start.
-/// What is found, where this pass stopped, and whether it really went on.
 fn go_on<T: Clone, B: Clone>(
     file: &File,
     path: &Path,
@@ -136,7 +143,7 @@ fn go_on<T: Clone, B: Clone>(
     basis: B,
     start: impl Fn() -> T,
     mut each: impl FnMut(&mut T, Line<'_>),
-) -> Result<((T, Scanned), Stopped<T, B>, bool)> {
+) -> Result<Went<T, B>> {
     let mut resumed = before.is_some();
     let mut last = before;
     let (mut parsed, mut checked) = (0, 0);
@@ -171,7 +178,7 @@ fn go_on<T: Clone, B: Clone>(
         Ok((found, stop.whole))
     })?;
     let stopped = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
-    Ok(((found, Scanned { parsed, checked, ..scanned }), stopped, resumed))
+    Ok(Went { found, stopped, scanned: Scanned { parsed, checked, ..scanned }, resumed })
 }
 
 #[cfg(test)]

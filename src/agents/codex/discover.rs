@@ -24,7 +24,7 @@ pub struct Memory {
     pub heads: Heads,
     folders: Option<Folders>,
     index: Option<KnownIndex>,
-    names: Option<(Stamp, Timestamp, Arc<HashMap<String, String>>)>,
+    names: Option<KnownNames>,
 }
 
 /// The thread index with what proves that it is still that.
@@ -35,6 +35,14 @@ struct KnownIndex {
     /// Of its files' bytes; `None` where they changed while they were read.
     hash: Option<FileHash>,
     index: Arc<Index>,
+}
+
+/// The names file with what proves that it is still that.
+struct KnownNames {
+    stamp: Stamp,
+    /// Before it was read.
+    read_at: Timestamp,
+    names: Arc<HashMap<String, String>>,
 }
 
 /// A store's threads.
@@ -79,11 +87,11 @@ impl Memory {
         let file = Path::new(NAMES);
         let read_at = Timestamp::now();
         let Some(stamp) = store.stat(file)? else { return Ok(Arc::default()) };
-        if let Some((before, read_at, names)) = &self.names
-            && *before == stamp
-            && stamp.vouches(*read_at)
+        if let Some(known) = &self.names
+            && known.stamp == stamp
+            && stamp.vouches(known.read_at)
         {
-            return Ok(names.clone());
+            return Ok(known.names.clone());
         }
         let mut content = Vec::new();
         if let Some(mut opened) = store.file(file)? {
@@ -92,7 +100,7 @@ impl Memory {
         }
         count_bytes(AgentKind::Codex, ReadKind::Index, content.len() as u64);
         let names = Arc::new(records::names(&content));
-        self.names = Some((stamp, read_at, names.clone()));
+        self.names = Some(KnownNames { stamp, read_at, names: names.clone() });
         Ok(names)
     }
 

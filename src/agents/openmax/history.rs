@@ -238,7 +238,8 @@ impl Loaded {
         let (lines, bytes) = match keep {
             Keep::Prefix { bytes } => {
                 kept.extend(self.sidecars.iter().map(whole_file));
-                let next = self.live.found.iter().find(|found| found.start >= *bytes);
+                let next = self.live.found.partition_point(|found| found.start < *bytes);
+                let next = self.live.found.get(next);
                 let last = self.live.found.last().map_or(0, |last| last.line);
                 (next.map_or(last, |next| next.line - 1), *bytes)
             }
