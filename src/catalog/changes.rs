@@ -125,11 +125,12 @@ impl Catalog {
         }
         let after = if look { None } else { self.look_at(&changed.sessions, &news.heard) };
         let looked = after.is_none();
-        let after = after.unwrap_or_else(|| self.look_and_watch());
-        changed.listing = !Arc::ptr_eq(&before.listing, &after.listing);
-        if changed.listing {
-            before.differing(&after, &mut changed.sessions);
+        if looked {
+            self.look_and_watch();
         }
+        let untold = std::mem::take(&mut *self.untold.lock());
+        changed.sessions.extend(untold.sessions);
+        changed.listing |= untold.listing;
         (changed, looked)
     }
 
@@ -147,7 +148,7 @@ impl Catalog {
     }
 
     /// Looks at every store, and watches all that was found in it.
-    fn look_and_watch(&self) -> Arc<Seen> {
+    fn look_and_watch(&self) {
         for _ in 0..ROUNDS {
             let seen = match self.look() {
                 Ok(seen) => seen,
@@ -162,12 +163,21 @@ impl Catalog {
                 any_new |= self.watch.cover(store, directories, heard);
             }
             if !any_new {
-                return seen;
+                return;
             }
             // What happened in a new directory before it was watched was not heard.
             seen.distrust();
         }
-        self.seen.read().clone()
+    }
+
+    /// Takes a new look for the true one, and notes how it differs from the last.
+    pub(super) fn see(&self, seen: &Arc<Seen>) {
+        let before = std::mem::replace(&mut *self.seen.write(), seen.clone());
+        if self.watch.is_on() {
+            let mut untold = self.untold.lock();
+            untold.listing = true;
+            before.differing(seen, &mut untold.sessions);
+        }
     }
 }
 

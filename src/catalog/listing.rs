@@ -270,7 +270,7 @@ impl Catalog {
             return Ok(previous);
         }
         let seen = Arc::new(Seen::of(found, &self.stores, at, &previous, &heard));
-        *self.seen.write() = seen.clone();
+        self.see(&seen);
         Ok(seen)
     }
 
@@ -302,7 +302,7 @@ impl Catalog {
             return Some(previous);
         }
         let seen = Arc::new(previous.with(fresh, &heard));
-        *self.seen.write() = seen.clone();
+        self.see(&seen);
         Some(seen)
     }
 

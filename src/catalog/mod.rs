@@ -82,6 +82,8 @@ pub struct Catalog {
     looking: Mutex<()>,
     views: views::Views,
     watch: watch::Watch,
+    /// What looks found out since the last change was told: whoever looked first showed it to somebody.
+    untold: Mutex<Changed>,
 }
 
 impl Catalog {
@@ -102,6 +104,7 @@ impl Catalog {
         }
         Catalog {
             seen: RwLock::new(Arc::new(listing::Seen::nothing(&stores))),
+            untold: Mutex::default(),
             watch: watch::Watch::new(&stores),
             stores,
             looking: Mutex::new(()),
@@ -142,7 +145,13 @@ impl Catalog {
 
     /// Whether a session of the last listing is still there, and where it was; cheap.
     pub fn is_current(&self, session: &Arc<Session>) -> bool {
-        self.last_look_holds() && self.still_there(session).is_some()
+        let seen = self.seen.read().clone();
+        let current = seen.indexes_are_the_same() && self.still_there(session).is_some();
+        if !current {
+            // The disk says otherwise already, whatever was heard.
+            seen.distrust();
+        }
+        current
     }
 
     /// The session, as it is on disk now.
@@ -151,11 +160,14 @@ impl Catalog {
     /// [`Refusal::NotFound`] when it is gone; and as [`Catalog::listing`].
     pub fn session(&self, key: &SessionKey) -> Result<Arc<Session>> {
         let seen = self.seen.read().clone();
-        if let Some(session) = seen.by_key.get(key)
-            && seen.indexes_are_the_same()
-            && let Some(session) = self.still_there(session)
-        {
-            return Ok(session);
+        if let Some(session) = seen.by_key.get(key) {
+            if seen.indexes_are_the_same()
+                && let Some(session) = self.still_there(session)
+            {
+                return Ok(session);
+            }
+            // The disk says otherwise already, whatever was heard.
+            seen.distrust();
         }
         if let Some(session) = self.look()?.by_key.get(key) {
             return Ok(session.clone());

@@ -114,6 +114,11 @@ impl Watch {
         Ok(())
     }
 
+    /// Whether anything is listened to at all.
+    pub fn is_on(&self) -> bool {
+        self.watcher.lock().is_some()
+    }
+
     /// How much each store has been heard of.
     pub fn heard(&self) -> Vec<u64> {
         self.ears.stores.iter().map(|store| store.events.load(Ordering::SeqCst)).collect()

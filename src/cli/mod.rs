@@ -86,7 +86,8 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 /// A daemon tells what it does; a command only what goes wrong. `RUST_LOG` says otherwise.
 fn start_log(command: &Command) {
-    let usual = if matches!(command, Command::Mount(_)) { "info,fuser=warn,notify=error" } else { "warn" };
+    let usual =
+        if matches!(command, Command::Mount(_)) { "info,fuser=warn,notify::inotify=off" } else { "warn" };
     let mut log = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(usual));
     // Standard error may be a terminal or a file at any time: a daemon's becomes its log.
     log.write_style(env_logger::WriteStyle::Never).init();

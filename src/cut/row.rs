@@ -146,13 +146,11 @@ fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
     }
     let path = store.path().join(file);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let opened = Connection::open_with_flags(&path, flags).and_then(|db| {
-        db.busy_timeout(PATIENCE)?;
-        // Also where a WAL would do with less: what this returns from is durable.
-        db.pragma_update(None, "synchronous", "FULL")?;
-        Ok(db)
-    });
-    opened.map(Some).map_err(|error| sql(&path, None, &error))
+    let db = Connection::open_with_flags(&path, flags).map_err(|error| sql(&path, None, &error))?;
+    // FULL also where a WAL would do with less: what this returns from is durable.
+    let set = db.busy_timeout(PATIENCE).and_then(|()| db.pragma_update(None, "synchronous", "FULL"));
+    set.map_err(|error| sql(&path, Some(&db), &error))?;
+    Ok(Some(db))
 }
 
 fn read(db: &Connection, change: &RowChange) -> rusqlite::Result<Option<Row>> {

@@ -107,7 +107,7 @@ pub(super) fn admit(inodes: &Inodes, ino: u64, version: u128, len: u64) -> Cache
             return Cache::Direct;
         }
         told.cached += 1;
-        told.text = Some(version);
+        (told.text, told.text_len) = (Some(version), len);
         if same { Cache::Keep } else { Cache::Fresh }
     };
     inodes.told(ino, decide).unwrap_or(Cache::Direct)
@@ -121,9 +121,9 @@ pub(super) fn dismiss(inodes: &Inodes, ino: u64, cache: Cache) {
 }
 
 /// The text of a handle that uses the page cache grew.
-pub(super) fn grew(inodes: &Inodes, ino: u64, cache: Cache, version: u128) {
+pub(super) fn grew(inodes: &Inodes, ino: u64, cache: Cache, version: u128, len: u64) {
     if cache != Cache::Direct {
-        inodes.told(ino, |told| told.text = Some(version));
+        inodes.told(ino, |told| (told.text, told.text_len) = (Some(version), len));
     }
 }
 

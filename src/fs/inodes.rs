@@ -40,6 +40,8 @@ pub(super) struct Told {
     pub cached: u32,
     /// The version of the text that those handles read, or the last of them read.
     pub text: Option<u128>,
+    /// Its length, bytes.
+    pub text_len: u64,
 }
 
 /// How many absent names of one directory are remembered; more are not cached by the kernel.

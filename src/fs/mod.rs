@@ -166,7 +166,12 @@ impl Fs {
     pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<Attr> {
         let heard = self.heard();
         let node = self.node(ino)?;
-        let facts = self.facts(&node);
+        let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
+        let facts = match (self.facts(&node), told.facts) {
+            // A file that is gone is still what it was to those who have it open.
+            (Err(_), Some(before)) if told.cached > 0 => Ok(before),
+            (facts, _) => facts,
+        };
         // Whoever reads through a handle reads its version, whatever the file has become.
         if let Some(handle) = handle.and_then(|number| self.handles.get(number))
             && let Shows::Text(text) = &handle.shows
@@ -407,7 +412,15 @@ impl Fs {
     }
 
     /// The attributes as they are told to the kernel.
-    fn attr(&self, ino: u64, node: &Node, facts: tree::Facts, heard: u64) -> Attr {
+    fn attr(&self, ino: u64, node: &Node, mut facts: tree::Facts, heard: u64) -> Attr {
+        // The size that the kernel knows bounds what it reads from its pages: as long as somebody reads those of
+        // another version, it must stay the size of that. Whoever opens the file now reads past the pages.
+        let kept = self
+            .inodes
+            .told(ino, |told| (told.cached > 0 && told.text != facts.version).then_some(told.text_len));
+        if let (Some(len), true) = (kept.flatten(), facts.version.is_some()) {
+            facts.size = len;
+        }
         // Noted first: a change that comes after this takes the answer back, one before it is seen by `lasting`.
         self.inodes.told(ino, |told| told.facts = Some(facts));
         let lasting = self.lasting(ino, node, &facts, heard);
@@ -443,7 +456,7 @@ impl Fs {
         if !now.bytes.starts_with(&before) {
             return false;
         }
-        handles::grew(&self.inodes, ino, open.cache, now.version);
+        handles::grew(&self.inodes, ino, open.cache, now.version, now.bytes.len() as u64);
         open.grow(now.bytes, now.version);
         true
     }

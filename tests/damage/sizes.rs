@@ -29,7 +29,8 @@ fn r21_a_reader_keeps_one_version_when_the_transcript_is_replaced() {
         match reader.read_to_end(&mut rest) {
             Ok(_) => {
                 text.extend(rest);
-                assert!(text == before, "{}: a mixture of two versions", sample.name);
+                let (got, whole) = (text.len(), before.len());
+                assert!(text == before, "{}: a mixture of two versions, {got} of {whole} bytes", sample.name);
             }
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", sample.name),
         }
