@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, Place, Result, Session, SessionKey};
-use crate::transcript::{Stamp, StoreDir};
+use crate::transcript::Ground;
+use crate::transcript::metrics::count_stats;
 
 /// A session with its place in the tree.
 #[derive(Clone, Debug)]
@@ -65,8 +66,8 @@ impl Listing {
 pub(super) struct Seen {
     /// What each store's agent found; handed back to it at the next look.
     found: Vec<Arc<Discovery>>,
-    /// Each store's shared index files, relative to its root.
-    indexes: Vec<(Arc<Path>, Stamps)>,
+    /// Each store's shared index files.
+    indexes: Vec<Indexes>,
     /// Before the look began.
     at: Timestamp,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
@@ -148,12 +149,7 @@ impl Seen {
 
     /// Whether the shared index files are proven to be the ones that this look saw.
     pub fn indexes_are_the_same(&self) -> bool {
-        let proven = |stamp: &Option<Stamp>| stamp.is_none_or(|stamp| stamp.vouches(self.at));
-        let same = |(root, before): &(Arc<Path>, Stamps)| {
-            before.iter().all(|(_, stamp)| proven(stamp))
-                && stamps(root, before.iter().map(|(file, _)| file)) == *before
-        };
-        self.indexes.iter().all(same)
+        self.indexes.iter().all(|indexes| indexes.are_the_same(self.at))
     }
 
     /// `at`: before the look began, as is `heard`.
@@ -165,8 +161,7 @@ impl Seen {
         heard: &[u64],
     ) -> Seen {
         // Stamped after the look: one that vouches at all did not change since before it.
-        let indexes = found.iter().zip(stores);
-        let indexes = indexes.map(|(found, store)| (store.root.clone(), stamps(&store.root, &found.indexes)));
+        let indexes = found.iter().zip(stores).map(|(found, store)| Indexes::of(store, &found.indexes));
         let indexes = indexes.collect();
         let mut by_key = HashMap::new();
         let mut projects: BTreeMap<PathBuf, Vec<Arc<Session>>> = BTreeMap::new();
@@ -205,11 +200,28 @@ impl Seen {
     }
 }
 
-/// The stamps of these files of a store; none where nothing is there, or nothing can be seen.
-fn stamps<'f>(root: &Path, files: impl IntoIterator<Item = &'f PathBuf>) -> Stamps {
-    let store = StoreDir::open(root).ok().flatten();
-    let stamp = |file: &PathBuf| store.as_ref()?.stat_to_compare(file).ok()?;
-    files.into_iter().map(|file| (file.clone(), stamp(file))).collect()
+/// The shared index files of a store at one moment.
+#[derive(Clone)]
+struct Indexes {
+    root: Arc<Path>,
+    ground: Ground,
+    stamps: Stamps,
+}
+
+impl Indexes {
+    fn of(store: &Store, files: &[PathBuf]) -> Indexes {
+        let ground = Ground::at(&store.root);
+        let stamp = |file: &PathBuf| (file.clone(), ground.stamp(&store.root.join(file)).ok().flatten());
+        Indexes { root: store.root.clone(), ground, stamps: files.iter().map(stamp).collect() }
+    }
+
+    /// Whether they are proven to be the same now, if they were read after `read_at`.
+    fn are_the_same(&self, read_at: Timestamp) -> bool {
+        self.stamps.iter().all(|(file, before)| {
+            let proven = before.is_none_or(|stamp| stamp.vouches(read_at));
+            proven && self.ground.stamp(&self.root.join(file)).is_ok_and(|now| now == *before)
+        })
+    }
 }
 
 /// Equal times: the order must still be the same at each look.
@@ -333,10 +345,11 @@ impl Catalog {
     /// now. `None`: look again.
     pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         let mut newest = None;
-        let store = StoreDir::open(&session.key.root).ok()??;
+        count_stats(session.files.len() as u64);
         for file in &session.files {
             // A file that is gone, or that cannot be looked at, is for the full look to tell.
-            newest = newest.max(Some(store.stat_to_compare(file).ok()??.modified()));
+            let found = std::fs::symlink_metadata(session.key.root.join(file)).ok()?;
+            newest = newest.max(Timestamp::try_from(found.modified().ok()?).ok());
         }
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
         if !crate::agents::agent(session.key.agent).is_current(session).ok()? {

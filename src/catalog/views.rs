@@ -15,7 +15,7 @@ use crate::agents;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Passes, Stamp, StoreDir};
+use crate::transcript::{self, Ground, Passes, Stamp};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
@@ -266,10 +266,13 @@ fn turn_versions(history: &History, previous: Option<&View>, passes: &Passes) ->
 }
 
 fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Stamps> {
-    let store = StoreDir::open(&key.root)?;
+    let ground = Ground::at(&key.root);
     let stamp = |file: &PathBuf| {
-        let stamp = store.as_ref().map(|store| store.stat_to_compare(file)).transpose()?.flatten();
-        Ok((file.clone(), stamp))
+        let path = key.root.join(file);
+        match ground.stamp(&path) {
+            Ok(stamp) => Ok((file.clone(), stamp)),
+            Err(errno) => Err(Refusal::Io { action: "cannot look at", path, errno }),
+        }
     };
     files.iter().map(stamp).collect()
 }

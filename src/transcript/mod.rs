@@ -17,7 +17,7 @@ pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
-pub use stamp::{Stamp, file_system_is_tested};
+pub use stamp::{Ground, Stamp, file_system_is_tested};
 
 use std::io::Read;
 use std::ops::Range;

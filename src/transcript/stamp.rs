@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
-use rustix::fs::{AtFlags, FileType, StatFs, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, StatFs, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::open::{EntryKind, kind};
@@ -62,16 +62,47 @@ enum Birth {
 
 /// The file system of a directory, asked once for many files.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ground {
+pub struct Ground {
     device: Option<Device>,
     tested: bool,
 }
 
 impl Ground {
-    pub fn of(dir: impl AsFd) -> Ground {
+    pub(super) fn of(dir: impl AsFd) -> Ground {
         let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
         let device = found.ok().map(|found| (found.stx_dev_major, found.stx_dev_minor));
         Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
+    }
+
+    /// Of what is called so now; nothing is believed of what is not there.
+    pub fn at(dir: &Path) -> Ground {
+        let found = rustix::fs::statx(CWD, dir, AtFlags::empty(), StatxFlags::TYPE);
+        let device = found.ok().map(|found| (found.stx_dev_major, found.stx_dev_minor));
+        Ground { device, tested: file_system_is_tested(dir) }
+    }
+
+    /// The stamp of `path`, which is on this ground or below it; a symlink as its last part is not followed.
+    /// `None` if nothing is there. Good for comparing only, as symlinks on the way are; unlike a look through
+    /// [`super::StoreDir`] it opens nothing, so that those who watch the directories hear nothing of it.
+    ///
+    /// # Errors
+    /// What statx reports, except that nothing is there.
+    pub fn stamp(&self, path: &Path) -> Result<Option<Stamp>, Errno> {
+        super::metrics::count_stats(1);
+        let found = match rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, Stamp::WANTED) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            found => found?,
+        };
+        let tested = self.is_tested_for(&found, || is_tested(rustix::fs::statfs(path)));
+        Ok(Some(Stamp::from(&found, || generation(CWD, path, 0), tested)))
+    }
+
+    fn is_tested_for(&self, found: &Statx, other: impl FnOnce() -> bool) -> bool {
+        match self.device {
+            Some(device) if device == (found.stx_dev_major, found.stx_dev_minor) => self.tested,
+            // Another file system is mounted here.
+            _ => other(),
+        }
     }
 }
 
@@ -92,11 +123,7 @@ impl Stamp {
     /// not followed.
     pub(super) fn at(dir: impl AsFd, name: &Path, ground: &Ground) -> Result<Stamp, Errno> {
         let found = rustix::fs::statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, Stamp::WANTED)?;
-        let tested = match ground.device {
-            Some(device) if device == (found.stx_dev_major, found.stx_dev_minor) => ground.tested,
-            // Another file system is mounted here.
-            _ => is_tested(rustix::fs::fstatfs(&dir)),
-        };
+        let tested = ground.is_tested_for(&found, || is_tested(rustix::fs::fstatfs(&dir)));
         Ok(Stamp::from(&found, || generation(&dir, name, 0), tested))
     }
 
