@@ -185,3 +185,38 @@ fn behaviours_9_and_40_a_fork_is_the_latest_session_and_nothing_can_be_deleted_t
     assert_eq!(fs::read(sessions.join("index.json")).unwrap(), before);
     assert_eq!(names(&mount.path.join("w/p")).len(), 2);
 }
+
+#[test]
+fn behaviour_28_a_directory_that_was_moved_away_and_back_is_watched_again() {
+    let store = TestStore::empty();
+    let id = record(&store, "openmax", "/w/p", "x");
+    let mount = store.mount::<&str>(&[]);
+    let dir = mount.path.join("w/p").join(names(&mount.path.join("w/p")).remove(0));
+    let turns = || fs::read_dir(dir.join("turns")).map_or(0, |turns| turns.count());
+    let soon = |what: &str, is_so: &dyn Fn() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        while !is_so() {
+            assert!(std::time::Instant::now() < end, "not within 2 s: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    };
+    let summary = || fs::read_to_string(mount.path.join(".turnfs/status")).unwrap();
+    soon("watches", &|| summary().contains("watch: openmax pushed"));
+    assert_eq!(turns(), 4);
+    assert!(!dir.join("turns/004").exists());
+    let (sessions, away) = (store.home.join(".openmax/sessions"), store.home.join(".openmax/away"));
+    fs::rename(&sessions, &away).unwrap();
+    soon("that there is nothing left", &|| !dir.join("turns/000").exists());
+    fs::rename(&away, &sessions).unwrap();
+    soon("what is there again", &|| turns() == 4);
+    soon("watches again", &|| summary().contains("watch: openmax pushed"));
+    use std::io::Write as _;
+    let mut file =
+        fs::OpenOptions::new().append(true).open(sessions.join(format!("{id}.messages.json"))).unwrap();
+    file.write_all(
+        b"{\"role\":\"user\",\"content\":\"more\"}\n{\"role\":\"assistant\",\"content\":\"ok\"}\n",
+    )
+    .unwrap();
+    drop(file);
+    soon("a turn that is appended then", &|| dir.join("turns/004").exists());
+}
