@@ -2,6 +2,10 @@
 //!
 //! Everything that shows a session asks here. Nothing is handed out from memory before the stamps of
 //! the files that it came from were compared with the disk.
+//!
+//! `listing` is the list of sessions, `names` their directory names, `find` what a user may call one by;
+//! `views` are histories in memory, `stamp` says when they may be believed; `watch` hears of changes,
+//! `changes` says what they mean.
 
 mod changes;
 mod find;
@@ -24,7 +28,6 @@ use crate::transcript::metrics::{ReadKind, count_bytes};
 
 pub use changes::Changed;
 pub use listing::{Listed, Listing};
-pub use names::directory_name;
 pub use watch::Watching;
 
 /// A store of one agent.
@@ -49,8 +52,10 @@ pub struct StoreOptions {
 pub struct View {
     pub session: Arc<Session>,
     pub history: History,
-    /// Who has the session open, where the last turn has no end; asked at most once a second.
-    pub writer: Option<Writer>,
+    /// Who has the session open, where the last turn has no end: the turn's status follows from it. Asked at
+    /// most once a second. (`status` and `ls` ask the agent themselves: there the answer counts for every
+    /// session.)
+    writer: Option<Writer>,
     /// No other view has this number.
     pub version: u64,
     /// For each turn a number that only views have in which it is the very same text.
