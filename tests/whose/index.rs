@@ -22,6 +22,15 @@ fn metric(mount: &Mount, name: &str) -> u64 {
     line.map_or(0, |value| value.trim().parse().unwrap())
 }
 
+/// Replaces the index as the client does; its new length, bytes.
+fn write_over(index: &Path, entries: &[serde_json::Value]) -> u64 {
+    let bytes = serde_json::to_vec_pretty(entries).unwrap();
+    let beside = index.with_extension("tmp");
+    fs::write(&beside, &bytes).unwrap();
+    fs::rename(beside, index).unwrap();
+    bytes.len() as u64
+}
+
 const INDEX_BYTES: &str = "turnfs_store_bytes_read_total{agent=\"openmax\",kind=\"index\"}";
 
 #[test]
@@ -97,11 +106,13 @@ fn behaviours_4_and_22_one_write_from_outside_costs_one_read_and_an_append_its_o
     let before = metric(&mount, INDEX_BYTES);
     (0..50).for_each(|_| look());
     assert_eq!(metric(&mount, INDEX_BYTES), before, "steady state reads no index");
-    record(&store, "openmax", "/w/p", "new");
     let index = store.home.join(".openmax/sessions/index.json");
-    let len = fs::metadata(&index).unwrap().len();
+    let mut entries: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    entries[0]["title"] = "another title".into();
+    let len = write_over(&index, &entries);
     settle();
-    assert_eq!(names(&mount.path.join("w/p")).len(), 2, "another process's new session is there");
+    let meta = mount.path.join("w/p/latest/meta.json");
+    assert!(fs::read_to_string(meta).unwrap().contains("another title"));
     (0..50).for_each(|_| look());
     assert_eq!(metric(&mount, INDEX_BYTES) - before, len, "one write, one read");
 
