@@ -149,7 +149,7 @@ impl Catalog {
     /// Whether a session of the last listing is still there, and where it was; cheap.
     pub fn is_current(&self, session: &Arc<Session>) -> bool {
         let seen = self.seen.read().clone();
-        let current = seen.indexes_are_the_same() && self.still_there(session).is_some();
+        let current = self.indexes_hold(&seen) && self.still_there(session).is_some();
         if !current {
             // The disk says otherwise already, whatever was heard.
             seen.distrust();
@@ -164,7 +164,7 @@ impl Catalog {
     pub fn session(&self, key: &SessionKey) -> Result<Arc<Session>> {
         let seen = self.seen.read().clone();
         if let Some(session) = seen.by_key.get(key) {
-            if seen.indexes_are_the_same()
+            if self.indexes_hold(&seen)
                 && let Some(session) = self.still_there(session)
             {
                 return Ok(session);
