@@ -1,7 +1,9 @@
 //! What differs between agents: one folder per store, each with layout, records, turns and how to cut.
 //!
-//! An agent's folder knows nothing of FUSE, inodes, journals or other agents. To add one: a folder, a
-//! variant in [`AgentKind`], a line in [`agent`], its samples in `tests/samples`, a row in the README.
+//! An agent's folder knows nothing of FUSE, inodes, journals or other agents; `docs/ARCHITECTURE.md`, "A new
+//! agent", says how to add one. Names that mean the same in every folder: `layout` (where things lie),
+//! `records` (a line), `items` (what a turn shows), `cuts` (forks and undos as steps), `writer` (who has a
+//! session open). `json_array` edits a shared index for those whose index is one.
 
 pub mod codex;
 mod json_array;
@@ -14,6 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use crate::render;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer,
 };
@@ -230,6 +233,18 @@ impl Environment {
         let (_, value) = self.vars.iter().find(|(key, value)| key == name && !value.is_empty())?;
         Some(PathBuf::from(value))
     }
+}
+
+/// A turn's text: its heading, then its items. `span`: the turn's record bytes.
+///
+/// # Errors
+/// As [`Agent::items`].
+pub fn turn_text(session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
+    // A hint only: of a removed turn the length comes from a file.
+    let mut text = String::with_capacity(usize::try_from(turn.text_len).unwrap_or(0).min(span.len()));
+    render::heading(turn, &mut text);
+    agent(session.key.agent).items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
+    Ok(text)
 }
 
 /// Codex remembers what it read, so there is one of it.

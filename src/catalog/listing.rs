@@ -299,7 +299,8 @@ impl Catalog {
                 fresh.push(now);
             }
         }
-        if !previous.indexes_are_the_same() {
+        // Of an index that is watched it would have been told.
+        if !(self.everything_is_heard(&previous) || previous.indexes_are_the_same()) {
             return None;
         }
         let later = |store: usize, heard: &u64| match previous.heard_of(store) {
@@ -320,7 +321,24 @@ impl Catalog {
 
     /// Whether the last look still tells where sessions belong; cheap.
     pub(super) fn last_look_holds(&self) -> bool {
-        self.seen.read().indexes_are_the_same()
+        self.indexes_hold(&self.seen.read().clone())
+    }
+
+    /// Whether the shared index files are still those of this look: nothing was heard of any store, or their
+    /// stamps prove it. Those of a file that was written a moment ago prove nothing yet, and to read it again
+    /// at each answer would cost much where it is large.
+    pub(super) fn indexes_hold(&self, seen: &Seen) -> bool {
+        let heard = self.watch.heard();
+        let nothing_heard = heard
+            .iter()
+            .enumerate()
+            .all(|(store, heard)| seen.is_absent(store) || *heard == seen.heard_of(store));
+        (nothing_heard && self.everything_is_heard(seen)) || seen.indexes_are_the_same()
+    }
+
+    /// Whether every change of a store that is there will be heard.
+    fn everything_is_heard(&self, seen: &Seen) -> bool {
+        (0..self.stores.len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
     }
 
     /// Whether `path` is a project that has sessions now, or leads to one. Much cheaper than a listing where

@@ -2,6 +2,10 @@
 //!
 //! Everything that shows a session asks here. Nothing is handed out from memory before the stamps of
 //! the files that it came from were compared with the disk.
+//!
+//! `listing` is the list of sessions, `names` their directory names, `find` what a user may call one by;
+//! `views` are histories in memory, `stamp` says when they may be believed; `watch` hears of changes,
+//! `changes` says what they mean.
 
 mod changes;
 mod find;
@@ -23,7 +27,6 @@ use crate::transcript::metrics::{ReadKind, count_bytes};
 
 pub use changes::Changed;
 pub use listing::{Listed, Listing};
-pub use names::directory_name;
 pub use watch::Watching;
 
 /// Files relative to a store's root, with their stamps; `None` where nothing is there.
@@ -51,8 +54,10 @@ pub struct StoreOptions {
 pub struct View {
     pub session: Arc<Session>,
     pub history: History,
-    /// Who has the session open, where the last turn has no end; asked at most once a second.
-    pub writer: Option<Writer>,
+    /// Who has the session open, where the last turn has no end: the turn's status follows from it. Asked at
+    /// most once a second. (`status` and `ls` ask the agent themselves: there the answer counts for every
+    /// session.)
+    writer: Option<Writer>,
     /// No other view has this number.
     pub version: u64,
     /// For each turn a number that only views have in which it is the very same text.
@@ -146,7 +151,7 @@ impl Catalog {
     /// Whether a session of the last listing is still there, and where it was; cheap.
     pub fn is_current(&self, session: &Arc<Session>) -> bool {
         let seen = self.seen.read().clone();
-        let current = seen.indexes_are_the_same() && self.still_there(session).is_some();
+        let current = self.indexes_hold(&seen) && self.still_there(session).is_some();
         if !current {
             // The disk says otherwise already, whatever was heard.
             seen.distrust();
@@ -161,7 +166,7 @@ impl Catalog {
     pub fn session(&self, key: &SessionKey) -> Result<Arc<Session>> {
         let seen = self.seen.read().clone();
         if let Some(session) = seen.by_key.get(key) {
-            if seen.indexes_are_the_same()
+            if self.indexes_hold(&seen)
                 && let Some(session) = self.still_there(session)
             {
                 return Ok(session);

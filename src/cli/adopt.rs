@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::AdoptArgs;
 use super::exit::{Exit, Failure};
-use super::{output, selection, session_arg, stores, undo};
+use super::{output, selection, session_arg, stores};
 use crate::catalog::{Catalog, Listed, Listing};
 use crate::cut::{self, Adopted, StateDir};
 use crate::session::{AgentKind, Errno, Refusal, Session};
@@ -75,7 +75,7 @@ impl Task<'_> {
         crate::agents::agent(agent).plan_adopt(session, history, last, self.new)?;
         let title = session.title.as_ref().or(session.first_prompt.as_ref());
         let title = output::headline(title.map_or("", String::as_str), TITLE);
-        let turns = undo::counted(last as usize + 1, "turn");
+        let turns = output::turns(last + 1);
         writeln!(out, "{}  {agent}  {turns}  {title}", crate::render::one_line(&session.id))?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What reaches the terminal: text made safe, JSON, sizes and ages for people.
+//! What reaches the terminal: text made safe, JSON, tables, numbers and ages in words.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -56,6 +56,16 @@ pub fn headline(text: &str, limit: usize) -> String {
     let cut: String = first.chars().take(limit).collect();
     let more = if cut.len() < first.len() { "…" } else { "" };
     format!("{}{more}", render::one_line(&cut))
+}
+
+/// A number of turns in words.
+pub fn turns(count: u32) -> String {
+    counted(count as usize, "turn")
+}
+
+/// A number of things in words.
+pub fn counted(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 /// How long ago, in the largest unit that says something.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::args::PruneArgs;
 use super::exit::{Exit, Failure};
-use super::{output, undo};
+use super::output;
 use crate::agents::Environment;
 use crate::cut::{self, Pruned, StateDir};
 
@@ -20,13 +20,13 @@ pub fn run(args: &PruneArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     out.flush()?;
     let bytes: u64 = pruned.iter().map(|one| one.bytes).sum();
     let verb = if args.dry_run { "would delete" } else { "deleted" };
-    output::complain(&format!("{verb} {} of undos, {bytes} bytes", undo::counted(pruned.len(), "backup")));
+    output::complain(&format!("{verb} {} of undos, {bytes} bytes", output::counted(pruned.len(), "backup")));
     Ok(Exit::Done)
 }
 
 fn describe(one: &Pruned, now: Timestamp) -> String {
     let agent = one.agent.map_or("unknown agent", |agent| agent.name());
     let gone = if one.session_gone { ", session deleted" } else { "" };
-    let (turns, age) = (undo::counted(one.turns as usize, "turn"), output::age(one.at, now));
+    let (turns, age) = (output::counted(one.turns as usize, "turn"), output::age(one.at, now));
     format!("{} ({agent}): undo {}, {turns}, {} bytes, {age} old{gone}", one.session, one.number, one.bytes)
 }

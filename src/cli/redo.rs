@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::args::{Number, RedoArgs};
 use super::exit::{Exit, Failure};
-use super::{session_arg, stores, undo};
+use super::{output, session_arg, stores};
 use crate::cut;
 
 pub fn run(args: &RedoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -16,6 +16,6 @@ pub fn run(args: &RedoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         Number::This(number) => Some(number),
     };
     let (number, back) = cut::redo(&state, &session, number, args.force)?;
-    writeln!(out, "brought back {} (undo {number})", undo::turns(back))?;
+    writeln!(out, "brought back {} (undo {number})", output::turns(back))?;
     Ok(Exit::Done)
 }

@@ -113,7 +113,7 @@ fn shown<'a>(view: &'a View, project: Option<&Path>, turns: Vec<TurnShown>) -> S
         agent: session.key.agent.name(),
         project: project.map(|project| project.to_string_lossy().into_owned()),
         state: view.history.state.name(),
-        damage: first_damage(&view.history).map(|damage| DamageShown {
+        damage: view.history.shown_damage().map(|damage| DamageShown {
             file: &damage.file,
             line: damage.line,
             byte: damage.byte,
@@ -121,12 +121,6 @@ fn shown<'a>(view: &'a View, project: Option<&Path>, turns: Vec<TurnShown>) -> S
         }),
         turns,
     }
-}
-
-/// The damage that counts: what refuses the turns, else a torn tail.
-fn first_damage(history: &History) -> Option<&Damage> {
-    let refusing = history.damages.iter().find(|damage| !damage.class.is_torn());
-    refusing.or_else(|| history.damages.first())
 }
 
 fn turn_shown(catalog: &Catalog, view: &View, turn: &Turn) -> Result<TurnShown, Failure> {
@@ -158,7 +152,7 @@ fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Resu
     if let Some(title) = &session.title {
         facts.insert(1, ("title", title.clone()));
     }
-    if let Some(damage) = first_damage(&view.history) {
+    if let Some(damage) = view.history.shown_damage() {
         facts.push(("damage", place_of(damage)));
     }
     let notes = view.history.notes.iter().map(|note| ("note", note.clone()));
@@ -197,11 +191,7 @@ fn print_turns(turns: &[Turn], history: Option<&History>, out: &mut dyn Write) -
 
 /// The same text as the turn's file in a mount.
 fn print_turn(session: &Session, turn: &Turn, span: &[u8], out: &mut dyn Write) -> Result<(), Failure> {
-    let mut text = String::new();
-    render::heading(turn, &mut text);
-    agents::agent(session.key.agent)
-        .items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
-    out.write_all(text.as_bytes())?;
+    out.write_all(agents::turn_text(session, turn, span)?.as_bytes())?;
     Ok(())
 }
 

@@ -50,7 +50,7 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let view = catalog.view(&session.key)?;
     let n = show::turn(&view.history, args.n)?.n;
     let done = cut::undo(&state, &view.session, &view.history, n, args.force)?;
-    let (keeps, drops) = (turns(done.keeps), turns(done.drops));
+    let (keeps, drops) = (output::turns(done.keeps), output::turns(done.drops));
     writeln!(
         out,
         "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
@@ -93,7 +93,8 @@ fn in_session(session: &Session, file: &Path) -> String {
 
 fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
     let Planned { n, keeps, drops, boundary, files } = planned;
-    writeln!(out, "undo {n} removes {}, keeps {} (boundary {boundary})", turns(*drops), turns(*keeps))?;
+    let (removed, kept) = (output::turns(*drops), output::turns(*keeps));
+    writeln!(out, "undo {n} removes {removed}, keeps {kept} (boundary {boundary})")?;
     for kept in files {
         let source = kept.source.as_ref().map(|source| format!(", taken from {source}")).unwrap_or_default();
         let (file, lines, bytes) = (&kept.file, kept.keep_lines, kept.keep_bytes);
@@ -104,14 +105,4 @@ fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
         )?;
     }
     Ok(())
-}
-
-/// A number of turns in words.
-pub fn turns(count: u32) -> String {
-    counted(count as usize, "turn")
-}
-
-/// A number of things in words.
-pub fn counted(count: usize, thing: &str) -> String {
-    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::disk::{CHUNK, Open, Tree};
+use super::disk::{CHUNK, Open, Tree, temporary};
 use super::journal::{Change, How, Image, Way};
 use super::lease::Hands;
 use super::scan::Scan;
@@ -228,12 +228,8 @@ impl Site<'_> {
     }
 }
 
-/// The temporary name beside a file: hidden, and the same at every try, so that a crash leaves at most one.
 fn beside(file: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(file.file_name().unwrap_or_default());
-    name.push(".turnfs-new");
-    file.with_file_name(name)
+    temporary(file, ".turnfs-new")
 }
 
 fn broken(change: &Change) -> Refusal {

@@ -4,10 +4,10 @@
 //! start removes them; from the entry on the fork is complete and stays. A file that is found without an entry
 //! counts when it has its name.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::disk::Tree;
-use super::entry;
+use super::entry::{self, beside};
 use super::fork::{Fork, Written};
 use super::journal::{NewFile, Record, Way};
 use super::lease::Hands;
@@ -142,11 +142,4 @@ fn new_file(step: &Step) -> Option<(&Path, &Content)> {
         Step::CreateFile { file, content } => Some((file, content)),
         _ => None,
     }
-}
-
-fn beside(file: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(file.file_name().unwrap_or_default());
-    name.push(".turnfs.tmp");
-    file.with_file_name(name)
 }

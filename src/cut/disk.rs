@@ -1,6 +1,7 @@
 //! Files below one directory, reached without following a symlink, and every operation that changes them.
 //!
-//! Nothing else in turnfs writes into a store or into turnfs's own state. Each changing operation passes
+//! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
+//! written by `row`, through SQLite). Each changing operation passes
 //! [`fault::point`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
 
@@ -489,6 +490,14 @@ impl Open {
         };
         rustix::fs::futimens(&self.file, &times).map_err(|e| self.error("setting the time of", e.into()))
     }
+}
+
+/// The temporary name beside a file: hidden, and the same at every try, so that a crash leaves at most one.
+pub(super) fn temporary(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(file.file_name().unwrap_or_default());
+    name.push(suffix);
+    file.with_file_name(name)
 }
 
 /// The time of last change, nanoseconds since 1970.

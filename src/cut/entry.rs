@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::disk::Tree;
+use super::disk::{Tree, temporary};
 use super::journal::{EntryChange, Record, StoreLock, Way};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::state::Locked;
@@ -160,10 +160,7 @@ fn write(store: &Tree, index: &Path, before: &[u8], bytes: &[u8]) -> Result<()> 
     store.sync_parent(index)
 }
 
-/// One name at every try, so that a crash leaves at most one; clients ignore `*.tmp`.
-fn beside(index: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(index.file_name().unwrap_or_default());
-    name.push(".turnfs.tmp");
-    index.with_file_name(name)
+/// Clients ignore `*.tmp`.
+pub(super) fn beside(file: &Path) -> PathBuf {
+    temporary(file, ".turnfs.tmp")
 }

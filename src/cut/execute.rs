@@ -129,7 +129,7 @@ pub(super) fn redo(
     }
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
     settle(&locked, &store)?;
-    let numbers = undone::numbers(&locked.folder)?;
+    let numbers = undone::counting_numbers(&locked.folder)?;
     let number = match number {
         Some(number) => numbers.contains(&number).then_some(number),
         None => numbers.last().copied(),
@@ -447,7 +447,7 @@ fn look_for_writer(
 
 /// Whether nobody wrote to the session since its latest undo.
 fn is_as_an_undo_left_it(locked: &Locked, seen: &History) -> Result<bool> {
-    let Some(number) = undone::numbers(&locked.folder)?.last().copied() else { return Ok(false) };
+    let Some(number) = undone::counting_numbers(&locked.folder)?.last().copied() else { return Ok(false) };
     let left = undone::record(&locked.folder, number)?.leaves;
     let there = |len: &Option<u64>| len.is_some();
     let count = seen.files.iter().filter(|view| there(&view.len)).count();

@@ -1,9 +1,9 @@
 //! Faults at a chosen durable operation, for tests. Without the cargo feature `faults` this is nothing.
 //!
-//! Every operation of `disk` that changes something on disk passes here first and is counted, from 1, for
-//! the life of the process. `TURNFS_FAULT` says what happens:
-//! `count:FILE` appends one line per operation to FILE; `abort:K` kills the process before operation K;
-//! `errno:NAME:K` makes operation K fail with that errno (a write first writes half of its bytes).
+//! Every operation of `disk` that changes something on disk, and those of `row`, pass here first and are
+//! counted, from 1, for the life of the process. `TURNFS_FAULT` says what happens: `count:FILE` appends one
+//! line per operation to FILE; `abort:K` kills the process before operation K; `errno:NAME:K` makes operation
+//! K fail with that errno (a write first writes half of its bytes).
 
 use std::io;
 

@@ -1,8 +1,18 @@
-//! Cuts: plan, journal, verify, apply, verify, commit. The only code that writes into a store.
+//! Cuts: plan, verify, journal, apply, read again, commit. The only code that writes into a store.
 //!
 //! An agent's folder says what to do as a list of steps (`session::Step`); this folder makes them durable,
-//! reversible and safe against a crash, for every store alike. Called by `fs` (control files) and `cli`.
-//! `execute` and `fork` are the only paths; `docs/DURABILITY.md` says what is on disk when.
+//! reversible and safe against a crash, for every store alike. Called by `fs` (control files), `cli`, and by
+//! `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
+//!
+//! - `execute`: an undo or redo from beginning to end. `fork`: a fork, rescue or adoption, as a directory of
+//!   its own; `beside`: as files beside others. `recover`: what a crash left of either. No other path changes
+//!   a store.
+//! - `resolve` turns steps into changes; these are made and taken back by `apply` (files), `entry` (a shared
+//!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
+//! - `lease` holds the store's files and locks meanwhile, `holder` names who else does, `scan` hashes.
+//! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
+//!   (what undos removed; `prune` deletes it) and `adopted`. `disk` has every operation on files; `fault`
+//!   makes it fail in tests.
 
 mod adopted;
 mod apply;

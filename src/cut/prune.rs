@@ -49,7 +49,7 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
         if has_journal(&locked)? {
             continue;
         }
-        for number in undone::numbers(&locked.folder)? {
+        for number in undone::counting_numbers(&locked.folder)? {
             let record = undone::record(&locked.folder, number)?;
             let at = Timestamp::from_nanosecond(record.at).unwrap_or(Timestamp::UNIX_EPOCH);
             let age = now.as_nanosecond() - at.as_nanosecond();

@@ -2,8 +2,9 @@
 //!
 //! A journal that is there while nobody holds the session's lock belongs to a process that died (or that
 //! could not roll back): a cut counts only when its journal is renamed away, and a process lets go of the
-//! lock only after that. So the rule is one: roll back. A fork whose directory is already at its place
-//! is complete (the rename of the directory is its last change) and stays.
+//! lock only after that. So the rule is one: roll back. Two exceptions: a fork that is complete stays (its
+//! directory is at its place, or its files and what makes them count: `fork`, `beside`), and so does an undo
+//! from which the agent has gone on since ([`is_worked_on`]).
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +32,7 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
         let interesting = folder.tree.list(Path::new(""))?;
         let names =
             |wanted: &str| interesting.iter().any(|(name, _)| name.to_string_lossy().starts_with(wanted));
-        if !names("journal") && folder.numbers()? == undone::numbers(&folder)? {
+        if !names("journal") && folder.numbers()? == undone::counting_numbers(&folder)? {
             continue;
         }
         let whose = folder.whose()?;
@@ -214,7 +215,7 @@ fn tidy(locked: &Locked) -> Result<()> {
     if !bad_journals(locked.tree())?.is_empty() {
         return Ok(());
     }
-    let counting = undone::numbers(&locked.folder)?;
+    let counting = undone::counting_numbers(&locked.folder)?;
     for number in locked.folder.numbers()? {
         if counting.contains(&number) {
             continue;

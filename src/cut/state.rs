@@ -7,8 +7,12 @@
 //!     journal.json      a cut under way; renamed when it counts (see `journal`)
 //!     journal.bad-<t>   one that could not be read or not be rolled back, kept and reported
 //!     last-number       the highest number that an undo ever got
+//!     adopted.json      the copies made of the session for other projects (see `adopted`)
 //!     undone/<n>/       undo.json, turns.json, files/<i>.before, files/<i>.after
+//!                       redone.json: redone, and about to be removed
+//!                       files/<i>.found-<k>, files/<i>.grown-<k>: what a roll-back found and had not made
 //! ```
+//! Beside `sessions/`, `daemon` keeps its log and the locks of mount points (`mounts/`).
 //! Directories are 0700, files 0600, whatever the umask.
 
 use std::os::unix::fs::DirBuilderExt as _;
@@ -282,7 +286,7 @@ impl Locked {
 }
 
 impl Folder {
-    /// The numbers below `undone/`, rising.
+    /// The numbers of all directories below `undone/`, rising; also those that do not count (yet, or any more).
     pub fn numbers(&self) -> Result<Vec<u32>> {
         let undone = Path::new("undone");
         if self.tree.stat(undone)?.is_none() {

@@ -141,7 +141,7 @@ fn lasting(word: &str) -> Option<&'static str> {
 pub fn undone(state: &StateDir, key: &SessionKey) -> Result<Vec<Undone>> {
     let Some(folder) = Folder::find(state, key)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    for number in numbers(&folder)? {
+    for number in counting_numbers(&folder)? {
         let read = || -> Result<Undone> {
             let record = record(&folder, number)?;
             let at = Timestamp::from_nanosecond(record.at).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -192,8 +192,8 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The numbers of the undos that count, rising.
-pub(super) fn numbers(folder: &Folder) -> Result<Vec<u32>> {
+/// The numbers of the undos that count, rising; those of all directories there are, [`Folder::numbers`] tells.
+pub(super) fn counting_numbers(folder: &Folder) -> Result<Vec<u32>> {
     let mut counting = Vec::new();
     for number in folder.numbers()? {
         let dir = undone_dir(number);

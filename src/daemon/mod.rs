@@ -109,8 +109,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     let how = MountOptions { allow_other: request.allow_other, read_only: request.read_only };
     let mounted = fuse::mount(fs.clone(), spot.path(), how)
         .map_err(|error| Failure::Mount { path: path.clone(), why: error.to_string().trim().into() })?;
-    let (major, minor) = mounted.mounted_device();
-    let device = Device { major, minor };
+    let device = mounted.device();
     push_changes(&catalog, &fs, mounted.notices());
     news::watch_session(sender.clone(), mounted);
     news::watch_mountinfo(sender, path.clone(), device);

@@ -125,7 +125,7 @@ impl Fs {
                 let undone = self.undone(session, *number)?;
                 let turn = find(&undone.turns, *n)?;
                 let span = cut::undone_span(&undone, turn)?;
-                Ok(Text::of(rendered(&*self.catalog.session(&session.key)?, turn, &span)?))
+                Ok(Text::of(agents::turn_text(&*self.catalog.session(&session.key)?, turn, &span)?))
             }
             Part::Status => Ok(Text::of(self.status(session, false)?)),
             Part::Meta => Ok(Text::of(self.meta(session, true)?)),
@@ -175,7 +175,7 @@ impl Fs {
 
     fn turn_text(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
         let span = self.catalog.span(view, turn)?;
-        Ok(rendered(&view.session, turn, &span)?.into_bytes())
+        Ok(agents::turn_text(&view.session, turn, &span)?.into_bytes())
     }
 
     /// What `make` makes of a view that is still true afterwards.
@@ -201,15 +201,6 @@ impl Fs {
             _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),
         }))
     }
-}
-
-/// A turn's text: its heading, then its items.
-fn rendered(session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
-    let mut text = String::with_capacity(usize::try_from(turn.text_len).unwrap_or(0));
-    render::heading(turn, &mut text);
-    let agent = agents::agent(session.key.agent);
-    agent.items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
-    Ok(text)
 }
 
 /// A file of the store, open for the moment: an open descriptor would keep cuts from getting their lease,

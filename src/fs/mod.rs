@@ -3,17 +3,24 @@
 //! No fuser type; testable without a mount. Asks the catalog for what is true now and `cut` for changes;
 //! called by `fuse`, which only translates. This file is the list of what can be done: one method for each
 //! request of the kernel. Whatever would change anything but by a control file is refused at once.
+//!
+//! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `inside` in a session's
+//!   directory; `inodes` numbers them, `handles` are open files, `stale` tells how long answers hold.
+//! - `content` makes the bytes of files: those of turns are rendered, those that turnfs says itself are
+//!   gathered in `status`, `metrics` and `control`, with their form in `text`.
+//! - `control` also carries out what is written. `memory` is what the mount remembers, `host_links` and
+//!   `project_state` look at the host outside the stores.
 
 mod content;
 mod control;
 mod handles;
-mod host;
+mod host_links;
 mod inodes;
 mod inside;
 mod memory;
 mod metrics;
 mod node;
-mod places;
+mod project_state;
 mod stale;
 mod status;
 mod text;
@@ -33,6 +40,7 @@ use parking_lot::RwLock;
 
 use crate::catalog::{Catalog, View};
 use crate::cut::StateDir;
+use crate::host::Host;
 use crate::session::{Errno, Refusal, Result, SessionKey};
 
 pub use control::{Command, Target};
@@ -93,8 +101,8 @@ pub struct Fs {
     projects: Option<Vec<PathBuf>>,
     inodes: inodes::Inodes,
     handles: Handles,
-    host: host::Host,
-    places: places::Places,
+    host_links: host_links::HostLinks,
+    project_states: project_state::ProjectStates,
     memory: memory::Memory,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
@@ -111,11 +119,11 @@ impl Fs {
         let mut own = vec![options.mountpoint.clone()];
         own.extend(options.mountpoint.canonicalize().ok());
         let relied_on = catalog.stores().iter().map(|store| store.root.to_path_buf());
-        let host = Arc::new(crate::host::Host::new(relied_on.chain([state.path().to_owned()]), own));
+        let host = Arc::new(Host::new(relied_on.chain([state.path().to_owned()]), own));
         Fs {
             projects: options.project.as_deref().map(|project| tree::spellings(&host, project)),
-            host: host::Host::new(host.clone()),
-            places: places::Places::new(host),
+            host_links: host_links::HostLinks::new(host.clone()),
+            project_states: project_state::ProjectStates::new(host),
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),
             memory: memory::Memory::default(),

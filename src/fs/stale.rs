@@ -1,7 +1,9 @@
 //! How long the kernel may answer from its own memory, and what it must forget when something changed.
 //!
-//! What changes only by an event that we hear lasts until then; all else is asked for each time. What was
-//! told of a node is noted with it, so that a change takes back exactly what is not true any more.
+//! Asked by `daemon` after each change that the catalog hears of, and by [`Fs::write`] after an own one;
+//! `fuse` passes the answer on. What changes only by an event that we hear lasts until then; all else is
+//! asked for each time. What was told of a node is noted with it, so that a change takes back exactly what is
+//! not true any more.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -18,6 +20,7 @@ use crate::session::{Refusal, SessionKey};
 const LASTING: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What depends on who has a session open: that is asked at most once a second.
 pub(super) const A_SECOND: Duration = Duration::from_secs(1);
+
 /// How long the kernel may remember an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lasting {

@@ -1,4 +1,5 @@
-//! `status` and `meta.json` of a session, and `.turnfs/status` of all of them.
+//! Gathers what `status` and `meta.json` of a session and `.turnfs/status` of all of them say; `text` has the
+//! form of the first two.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Fs;
 use super::node::SessionRef;
-use super::places::ProjectState;
+use super::project_state::ProjectState;
 use super::text::{self, Status};
 use crate::agents;
 use crate::render::one_line;
@@ -48,7 +49,7 @@ impl Fs {
         let facts = self.catalog.session(&session.key)?;
         let view = self.view(&session.key);
         let project = facts.project().map(|path| {
-            let found = if ask { self.places.ask(path) } else { self.places.last(path) };
+            let found = if ask { self.project_states.ask(path) } else { self.project_states.last(path) };
             ProjectState::of(found, facts.updated)
         });
         Ok(text::meta(&facts, project.as_ref(), view.as_ref().ok().map(|view| &view.history)))
@@ -72,7 +73,7 @@ impl Fs {
             let place = format!("{}/{}", place.trim_end_matches('/'), listed.name);
             let (state, why) = match self.view(&listed.session.key) {
                 Ok(view) => {
-                    let why = text::shown_damage(&view.history).map(|damage| {
+                    let why = view.history.shown_damage().map(|damage| {
                         format!(
                             "{}, line {} (byte {}): {}",
                             damage.file, damage.line, damage.byte, damage.class

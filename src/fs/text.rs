@@ -1,11 +1,12 @@
-//! The texts that turnfs itself writes: `status`, `meta.json`, the plans, `.turnfs/`.
+//! The form of the texts that turnfs itself writes: `status`, `meta.json`, the plans, `.turnfs/`. What stands
+//! in them is gathered in `status` and `control`.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::places::ProjectState;
+use super::project_state::ProjectState;
 use crate::catalog::Watching;
 use crate::cut::Undone;
 use crate::render::one_line;
@@ -99,7 +100,7 @@ impl Status<'_> {
         if history.readable().is_ok() {
             lines.put("boundary", worst_boundary(history).name());
         }
-        if let Some(damage) = shown_damage(history) {
+        if let Some(damage) = history.shown_damage() {
             lines.put("file", &damage.file);
             lines.put("line", &damage.line.to_string());
             lines.put("byte", &damage.byte.to_string());
@@ -113,7 +114,7 @@ impl Status<'_> {
             lines.put("note", note);
         }
         let turns = history.sound_turns;
-        let remedy = shown_damage(history).map_or("repair that line", |damage| damage.class.remedy());
+        let remedy = history.shown_damage().map_or("repair that line", |damage| damage.class.remedy());
         match history.state {
             State::Damaged if turns == 0 => lines.put(
                 "help",
@@ -146,12 +147,6 @@ impl Lines {
         // Writing into a String cannot fail.
         let _ = writeln!(self.0, "{key}: {}", one_line(value));
     }
-}
-
-/// The damage that decides the state, or the torn tail.
-pub(super) fn shown_damage(history: &History) -> Option<&Damage> {
-    let decisive = history.damages.iter().find(|damage| !damage.class.is_torn());
-    decisive.or_else(|| history.damages.first())
 }
 
 fn worst_boundary(history: &History) -> Confidence {

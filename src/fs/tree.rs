@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::host::{Found, relative};
+use super::host_links::{Found, relative};
 use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
 use super::stale::Lasting;
 use super::{Fs, Kind};
@@ -155,7 +155,7 @@ impl Fs {
     /// Where a symlink leads; always relative.
     pub(super) fn link_target(&self, node: &Node) -> Result<PathBuf> {
         match node {
-            Node::HostLink(path) => match (self.host.look(path), path.parent()) {
+            Node::HostLink(path) => match (self.host_links.look(path), path.parent()) {
                 (Found::LinkTo(target), Some(parent)) => Ok(relative(parent, &target)),
                 _ => Err(absent(path.as_os_str())),
             },
@@ -188,7 +188,7 @@ impl Fs {
             Err(Refusal::NotFound { .. }) => {}
             answer => return answer,
         }
-        match self.host.look(&below) {
+        match self.host_links.look(&below) {
             Found::Directory => Ok(Node::Host(below.into())),
             Found::LinkTo(_) => Ok(Node::HostLink(below.into())),
             Found::Nothing => Err(absent(name)),

@@ -1,7 +1,8 @@
 //! Thin adapter between fuser and `fs`: mounting, replies, open flags, errno. No policy, no parsing.
 //!
-//! What is unusual here is the care around unmounting: fuser 0.18 takes a dead session for a mounted one,
-//! so dropping its guard after somebody else unmounted can unmount *another* file system at that path.
+//! `adapter` answers the kernel, `notices` tells it what to forget, `mounted` is the mount while it lives. The
+//! session of fuser is never dropped: 0.18 takes a dead session for a mounted one, so dropping its guard after
+//! somebody else unmounted can unmount *another* file system at that path. `daemon` takes mounts away itself.
 
 mod adapter;
 mod mounted;
@@ -41,7 +42,7 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: MountOptions) -> io::Resul
     let adapter = adapter::Adapter::new(fs, notices.clone(), alive);
     let session = fuser::spawn_mount(adapter, &mountpoint, &config(options))?;
     queue.run(session.notifier())?;
-    Mounted::new(session, mountpoint, notices, ended)
+    Mounted::new(session, &mountpoint, notices, ended)
 }
 
 fn config(options: MountOptions) -> Config {

@@ -16,13 +16,6 @@ pub struct Device {
     pub minor: u32,
 }
 
-impl Device {
-    /// From a `st_dev`.
-    pub fn from_st_dev(dev: u64) -> Device {
-        Device { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }
-    }
-}
-
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)

@@ -118,7 +118,7 @@ pub struct CutAt {
 #[derive(Clone, Debug)]
 pub struct History {
     pub state: State,
-    /// Everything found; the first one is the one that is shown. Torn tails are in here too.
+    /// Everything found, torn tails too; the one that is shown is [`History::shown_damage`].
     pub damages: Vec<Damage>,
     /// The turns; of a damaged session those that can be told when bad lines are skipped.
     pub turns: Vec<Turn>,
@@ -190,13 +190,22 @@ impl History {
         })
     }
 
+    /// The damage to name where one is named: what refuses the turns, else a torn tail.
+    pub fn shown_damage(&self) -> Option<&Damage> {
+        self.decisive_damage().or_else(|| self.damages.first())
+    }
+
+    fn decisive_damage(&self) -> Option<&Damage> {
+        self.damages.iter().find(|damage| !damage.class.is_torn())
+    }
+
     /// Refuses if the turns must not be shown.
     ///
     /// # Errors
     /// [`Refusal::Damaged`] or [`Refusal::Unsupported`].
     pub fn readable(&self) -> Result<(), Refusal> {
         match self.state {
-            State::Damaged => Err(match self.damages.iter().find(|d| !d.class.is_torn()) {
+            State::Damaged => Err(match self.decisive_damage() {
                 Some(damage) => Refusal::Damaged { damage: damage.clone() },
                 None => Refusal::Internal { what: "a damaged session without a damage".into() },
             }),

@@ -10,7 +10,8 @@ use super::{FileHash, FileView, Piece};
 /// Everything needed to make one cut, and to know afterwards that it is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The steps, in the order in which they are applied. Paths are relative to the store's root.
+    /// The steps; paths are relative to the store's root. Changes of files are made in this order, but those
+    /// that make one longer first and those that take one away last.
     pub steps: Vec<Step>,
     /// Taken in this order before anything is verified, held until the cut is committed.
     pub locks: Vec<Lock>,
@@ -43,24 +44,28 @@ pub enum Step {
     /// Give `file` new content on the same inode, so that a client that waits in `open()` appends to the
     /// new content and not to a file that is gone. The old content goes to the backup first.
     Overwrite { file: PathBuf, content: Content },
-    /// Put new content beside `file`, fsync, rename over it.
+    /// Put new content beside `file`, fsync, rename over it; it need not have been there.
     Replace { file: PathBuf, content: Content },
     /// Move out of the agent's sight, into the backup.
     MoveAside { file: PathBuf },
-    /// Make a directory that was not there, with these files, complete or not at all: built as `staging`,
-    /// a place of the same file system where no client looks for sessions, fsynced, renamed to `dir`.
+    /// In a fork only. Make a directory that was not there, with these files, complete or not at all: built
+    /// as `staging`, a place of the same file system where no client looks for sessions, fsynced, renamed to
+    /// `dir`.
     CreateDir {
         dir: PathBuf,
         staging: PathBuf,
         /// Paths relative to `dir`; directories in between are made.
         files: Vec<(PathBuf, Content)>,
     },
-    /// Make a file that was not there: built beside, fsynced, renamed.
+    /// In a fork only (an undo makes a new file by [`Step::Replace`]). Make a file that was not there: built
+    /// beside, fsynced, renamed.
     CreateFile { file: PathBuf, content: Content },
     /// Change one session's entry in an index that the store's sessions share. What the entry becomes is
-    /// worked out under the locks, out of the index as it is then; no other entry changes by a byte.
+    /// worked out under the locks, out of the index as it is then; no other entry changes by a byte. At most
+    /// one in a plan; when it is made is the same wherever it stands in the list (`docs/DURABILITY.md`).
     EditEntry { index: PathBuf, edit: EntryEdit },
     /// Change one row of a database of the store, in one transaction, and only while the row is what was seen.
+    /// At most one in a plan, as [`Step::EditEntry`].
     EditRow(RowChange),
 }
 

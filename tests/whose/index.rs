@@ -22,6 +22,15 @@ fn metric(mount: &Mount, name: &str) -> u64 {
     line.map_or(0, |value| value.trim().parse().unwrap())
 }
 
+/// Replaces the index as the client does; its new length, bytes.
+fn write_over(index: &Path, entries: &[serde_json::Value]) -> u64 {
+    let bytes = serde_json::to_vec_pretty(entries).unwrap();
+    let beside = index.with_extension("tmp");
+    fs::write(&beside, &bytes).unwrap();
+    fs::rename(beside, index).unwrap();
+    bytes.len() as u64
+}
+
 const INDEX_BYTES: &str = "turnfs_store_bytes_read_total{agent=\"openmax\",kind=\"index\"}";
 
 #[test]
@@ -97,11 +106,13 @@ fn behaviours_4_and_22_one_write_from_outside_costs_one_read_and_an_append_its_o
     let before = metric(&mount, INDEX_BYTES);
     (0..50).for_each(|_| look());
     assert_eq!(metric(&mount, INDEX_BYTES), before, "steady state reads no index");
-    record(&store, "openmax", "/w/p", "new");
     let index = store.home.join(".openmax/sessions/index.json");
-    let len = fs::metadata(&index).unwrap().len();
+    let mut entries: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+    entries[0]["title"] = "another title".into();
+    let len = write_over(&index, &entries);
     settle();
-    assert_eq!(names(&mount.path.join("w/p")).len(), 2, "another process's new session is there");
+    let meta = mount.path.join("w/p/latest/meta.json");
+    assert!(fs::read_to_string(meta).unwrap().contains("another title"));
     (0..50).for_each(|_| look());
     assert_eq!(metric(&mount, INDEX_BYTES) - before, len, "one write, one read");
 
@@ -184,4 +195,39 @@ fn behaviours_9_and_40_a_fork_is_the_latest_session_and_nothing_can_be_deleted_t
     }
     assert_eq!(fs::read(sessions.join("index.json")).unwrap(), before);
     assert_eq!(names(&mount.path.join("w/p")).len(), 2);
+}
+
+#[test]
+fn behaviour_28_a_directory_that_was_moved_away_and_back_is_watched_again() {
+    let store = TestStore::empty();
+    let id = record(&store, "openmax", "/w/p", "x");
+    let mount = store.mount::<&str>(&[]);
+    let dir = mount.path.join("w/p").join(names(&mount.path.join("w/p")).remove(0));
+    let turns = || fs::read_dir(dir.join("turns")).map_or(0, |turns| turns.count());
+    let soon = |what: &str, is_so: &dyn Fn() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        while !is_so() {
+            assert!(std::time::Instant::now() < end, "not within 2 s: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    };
+    let summary = || fs::read_to_string(mount.path.join(".turnfs/status")).unwrap();
+    soon("watches", &|| summary().contains("watch: openmax pushed"));
+    assert_eq!(turns(), 4);
+    assert!(!dir.join("turns/004").exists());
+    let (sessions, away) = (store.home.join(".openmax/sessions"), store.home.join(".openmax/away"));
+    fs::rename(&sessions, &away).unwrap();
+    soon("that there is nothing left", &|| !dir.join("turns/000").exists());
+    fs::rename(&away, &sessions).unwrap();
+    soon("what is there again", &|| turns() == 4);
+    soon("watches again", &|| summary().contains("watch: openmax pushed"));
+    use std::io::Write as _;
+    let mut file =
+        fs::OpenOptions::new().append(true).open(sessions.join(format!("{id}.messages.json"))).unwrap();
+    file.write_all(
+        b"{\"role\":\"user\",\"content\":\"more\"}\n{\"role\":\"assistant\",\"content\":\"ok\"}\n",
+    )
+    .unwrap();
+    drop(file);
+    soon("a turn that is appended then", &|| dir.join("turns/004").exists());
 }

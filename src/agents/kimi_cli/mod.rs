@@ -1,10 +1,13 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
 //!
-//! `layout` finds sessions, `load` reads one with `parse` (a line to a record), `turns` (records to turns)
-//! and `align` (turns to cut points); `items` shows records. `docs/stores/kimi-cli.md` and the samples
-//! say what the store looks like.
+//! `layout` finds sessions (`head`: the start of one; `subagents`: those below one), `load` reads one with
+//! `parse` (a line to a record; `json` and `lenient`: what the client takes for JSON), `turns` (records to
+//! turns) and `align` (turns to cut points). `view` shows a turn's bytes, record by record with `items`.
+//! `cuts` says how to fork and undo, `work_dirs` how kimi.json changes with it, `writer` who has a session
+//! open. `docs/stores/kimi-cli.md` and the samples say what the store looks like.
 
 mod align;
+mod cuts;
 mod head;
 mod items;
 mod json;
@@ -12,7 +15,6 @@ mod layout;
 mod lenient;
 mod load;
 mod parse;
-mod plan;
 mod records;
 mod subagents;
 mod turns;
@@ -65,15 +67,15 @@ impl Agent for KimiCli {
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        plan::plan_fork(session, history, n, None)
+        cuts::plan_fork(session, history, n, None)
     }
 
     fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
-        plan::plan_fork(session, history, n, Some(project))
+        cuts::plan_fork(session, history, n, Some(project))
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
-        plan::plan_undo(session, history, n)
+        cuts::plan_undo(session, history, n)
     }
 
     fn index_file(&self) -> Option<&'static str> {

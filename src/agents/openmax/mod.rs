@@ -2,6 +2,10 @@
 //!
 //! One shared index names the sessions; each has a transcript and, once it was pruned, an archive of what
 //! the prune dropped. Facts: `docs/stores/openmax.md`, named by section where they are used.
+//!
+//! `layout` finds sessions through `index`, `history` reads one (`scan` its files, line by line with
+//! `records`; `whole` puts together what a prune took apart), `items` says what is in a turn, `cuts` how to
+//! fork and undo, `writer` who has a session open.
 
 mod cuts;
 mod history;

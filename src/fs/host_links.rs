@@ -1,12 +1,12 @@
-//! Looks at the host's own directory tree, only to answer a name that no recorded project explains: is it
-//! a symlink that leads to one? Bounded in time, because a dead network mount answers never.
+//! `Node::HostLink`: looks at the host's own directory tree, only to answer a name that no recorded project
+//! explains: is it a symlink that leads to one? Bounded in time, because a dead network mount answers never.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::host;
+use crate::host::{self, Host};
 
 /// How long a caller waits for the host.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -22,15 +22,15 @@ pub(super) enum Found {
     LinkTo(PathBuf),
 }
 
-/// The host's tree, without what is below our own mount.
-pub(super) struct Host {
-    host: Arc<host::Host>,
+/// Looks at the host's tree, never at what is below our own mount.
+pub(super) struct HostLinks {
+    host: Arc<Host>,
     hanging: Arc<AtomicUsize>,
 }
 
-impl Host {
-    pub fn new(host: Arc<host::Host>) -> Host {
-        Host { host, hanging: Arc::default() }
+impl HostLinks {
+    pub fn new(host: Arc<Host>) -> HostLinks {
+        HostLinks { host, hanging: Arc::default() }
     }
 
     /// What is at `path`; nothing, if it lies in our mount or the answer takes more than 300 ms.
@@ -50,7 +50,7 @@ impl Host {
 }
 
 /// A symlink may stand further up: where one is a recorded project itself, it was not answered as a link.
-fn look(host: &host::Host, path: &Path) -> Found {
+fn look(host: &Host, path: &Path) -> Found {
     match host.way(path).there() {
         Some(place) if !place.is_dir() => Found::Nothing,
         Some(place) if place == path => Found::Directory,
@@ -101,7 +101,7 @@ mod tests {
         std::os::unix::fs::symlink("real", base.join("link")).unwrap();
         std::os::unix::fs::symlink("file", base.join("to-file")).unwrap();
         std::os::unix::fs::symlink("loop", base.join("loop")).unwrap();
-        let host = Host::new(Arc::default());
+        let host = HostLinks::new(Arc::default());
         assert_eq!(host.look(&base.join("real")), Found::Directory);
         assert_eq!(host.look(&base.join("link")), Found::LinkTo(base.join("real")));
         std::fs::create_dir(base.join("real/below")).unwrap();
@@ -118,7 +118,7 @@ mod tests {
         let mount = base.join("mount");
         std::fs::create_dir_all(mount.join("inside")).unwrap();
         std::os::unix::fs::symlink("mount/inside", base.join("link")).unwrap();
-        let host = Host::new(Arc::new(host::Host::new([], vec![mount.clone()])));
+        let host = HostLinks::new(Arc::new(Host::new([], vec![mount.clone()])));
         assert_eq!(host.look(&mount), Found::Nothing);
         assert_eq!(host.look(&mount.join("inside")), Found::Nothing);
         assert_eq!(host.look(&base.join("link")), Found::Nothing);

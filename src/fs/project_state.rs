@@ -83,15 +83,15 @@ struct Answers {
     open: Vec<PathBuf>,
 }
 
-/// The answers so far.
-pub(super) struct Places {
+/// Asks what is at recorded paths, and keeps the answers.
+pub(super) struct ProjectStates {
     host: Arc<Host>,
     answers: Arc<(Mutex<Answers>, Condvar)>,
 }
 
-impl Places {
-    pub fn new(host: Arc<Host>) -> Places {
-        Places { host, answers: Arc::default() }
+impl ProjectStates {
+    pub fn new(host: Arc<Host>) -> ProjectStates {
+        ProjectStates { host, answers: Arc::default() }
     }
 
     /// The last answer, however old.
@@ -168,16 +168,16 @@ mod tests {
     fn a_directory_that_is_younger_than_the_last_activity_is_another_one() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
-        let places = Places::new(Arc::new(Host::new([], vec![base.join("mount")])));
+        let states = ProjectStates::new(Arc::new(Host::new([], vec![base.join("mount")])));
         std::fs::create_dir(base.join("app")).unwrap();
         std::fs::write(base.join("file"), "").unwrap();
         std::os::unix::fs::symlink("app", base.join("link")).unwrap();
         std::os::unix::fs::symlink("nowhere", base.join("dangling")).unwrap();
         let now = Timestamp::now();
         let hour = jiff::SignedDuration::from_hours(1);
-        let of = |name: &str, updated| ProjectState::of(places.ask(&base.join(name)), updated);
+        let of = |name: &str, updated| ProjectState::of(states.ask(&base.join(name)), updated);
         assert_eq!(of("app", now.saturating_add(hour).unwrap()), ProjectState::Present);
-        if let Some(Found::Directory { born: None }) = places.ask(&base.join("app")) {
+        if let Some(Found::Directory { born: None }) = states.ask(&base.join("app")) {
             eprintln!("SKIPPED: this file system does not tell when a directory was made");
         } else {
             assert_eq!(of("app", now.saturating_sub(hour).unwrap()), ProjectState::Replaced);
@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(of("link", now), ProjectState::Symlink(base.join("app")));
         assert_eq!(of("dangling", now), ProjectState::Symlink(base.join("nowhere")));
         assert_eq!(of("mount/x", now), ProjectState::Unknown, "our own mount is never looked at");
-        assert_eq!(places.last(&base.join("never/asked")), None);
+        assert_eq!(states.last(&base.join("never/asked")), None);
     }
 }
