@@ -244,8 +244,10 @@ fn with_a_place(session: &Session) -> Session {
 impl Catalog {
     /// Looks at every store now, except at those of which everything is heard and nothing was.
     pub(super) fn look(&self) -> Result<Arc<Seen>> {
+        let any_covered = (0..self.stores.len()).any(|store| self.watch.covers(store));
+        let caught_up = any_covered && self.watch.catch_up();
         let quiet = |seen: &Seen, store: usize, heard: &[u64]| {
-            self.watch.covers(store) && heard.get(store) == Some(&seen.heard_of(store))
+            caught_up && self.watch.covers(store) && heard.get(store) == Some(&seen.heard_of(store))
         };
         {
             let seen = self.seen.read();

@@ -1,14 +1,17 @@
 //! Hears of changes in the stores' directories while they happen (inotify), and when it would not.
 //!
 //! Events only push: they say when to look again and what the kernel must forget. That nothing was heard is
-//! believed for one thing alone, the list of sessions, and only while every directory that the list came
-//! from is watched. A history is compared with the disk at each look, whatever was heard.
+//! believed for one thing alone, the list of sessions: only while every directory that the list came from is
+//! watched, and after all events that were under way have come in. A history is compared with the disk at
+//! each look, whatever was heard.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use notify::event::{EventKind, ModifyKind, RenameMode};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -20,6 +23,8 @@ use crate::transcript::metrics::count_event;
 
 /// How long further events are waited for after the first one: a client writes a record in several steps.
 const GATHER: Duration = Duration::from_millis(2);
+/// How long the events that wait to be heard are waited for, before a look goes to the stores for good.
+const LONGEST_QUEUE: Duration = Duration::from_secs(2);
 /// How often a directory is looked at that cannot be watched.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -52,6 +57,8 @@ pub(super) struct Watch {
     /// Made by [`Watch::begin`]; without it nothing is heard and nothing believed.
     watcher: Mutex<Option<RecommendedWatcher>>,
     watched: Mutex<HashSet<PathBuf>>,
+    /// A file of our own that is watched, too. One question at a time.
+    mark: Mutex<Option<File>>,
 }
 
 /// What the thread that reads the events shares with everybody.
@@ -59,6 +66,9 @@ struct Ears {
     stores: Vec<Heard>,
     news: Mutex<News>,
     arrived: Condvar,
+    /// The path of [`Watch::mark`], and how often it was heard of.
+    mark: Mutex<(PathBuf, u64)>,
+    mark_heard: Condvar,
 }
 
 /// What was heard of one store.
@@ -98,8 +108,11 @@ impl Watch {
             stores: stores.iter().map(heard).collect(),
             news: Mutex::default(),
             arrived: Condvar::new(),
+            mark: Mutex::default(),
+            mark_heard: Condvar::new(),
         };
-        Watch { ears: Arc::new(ears), watcher: Mutex::default(), watched: Mutex::default() }
+        let (watcher, watched, mark) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Watch { ears: Arc::new(ears), watcher, watched, mark }
     }
 
     /// Begins to listen; nothing is watched yet.
@@ -108,10 +121,40 @@ impl Watch {
     /// Where the system has no inotify instance left.
     pub fn begin(&self) -> notify::Result<()> {
         let ears = self.ears.clone();
-        let watcher = notify::recommended_watcher(move |event| ears.hear(event))?;
+        let mut watcher = notify::recommended_watcher(move |event| ears.hear(event))?;
+        // It has no name of its own, so nothing is left of it.
+        let mark = tempfile::tempfile().map_err(notify::Error::io)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", mark.as_raw_fd()));
+        watcher.watch(&path, RecursiveMode::NonRecursive)?;
+        self.ears.mark.lock().0 = path;
+        *self.mark.lock() = Some(mark);
         *self.watcher.lock() = Some(watcher);
         self.ears.news.lock().everything = true;
         Ok(())
+    }
+
+    /// Waits until everything has been heard that happened before this call: the queue of events is in order, so
+    /// it is empty up to here once a touch of our own file was heard. False if that cannot be told; then
+    /// nothing that was not heard may be believed any more.
+    pub fn catch_up(&self) -> bool {
+        let mut mark = self.mark.lock();
+        let Some(file) = mark.as_ref() else { return false };
+        let mut heard = self.ears.mark.lock();
+        let before = heard.1;
+        let end = Instant::now() + LONGEST_QUEUE;
+        let touched = file.set_modified(SystemTime::now());
+        while touched.is_ok() && heard.1 == before {
+            if self.ears.mark_heard.wait_until(&mut heard, end).timed_out() {
+                break;
+            }
+        }
+        if heard.1 > before {
+            return true;
+        }
+        // A late answer would be taken for that to a later question.
+        log::warn!("events of the stores are not heard in time; each look goes to the stores from now on");
+        *mark = None;
+        false
     }
 
     /// Whether anything is listened to at all.
@@ -287,6 +330,13 @@ impl Ears {
             EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => (false, true),
             _ => (false, false),
         };
+        let mut mark = self.mark.lock();
+        if event.paths.contains(&mark.0) {
+            mark.1 += 1;
+            self.mark_heard.notify_all();
+            return;
+        }
+        drop(mark);
         for path in event.paths {
             self.note(path, !settled, gone);
         }
