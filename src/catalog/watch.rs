@@ -23,7 +23,7 @@ use crate::transcript::metrics::count_event;
 
 /// How long further events are waited for after the first one: a client writes a record in several steps.
 const GATHER: Duration = Duration::from_millis(2);
-/// How long the events that wait to be heard are waited for, before a look goes to the stores for good.
+/// How long the events that wait to be heard are waited for, before a look goes to the stores instead.
 const LONGEST_QUEUE: Duration = Duration::from_secs(2);
 /// How often a directory is looked at that cannot be watched.
 const POLL: Duration = Duration::from_secs(1);
@@ -122,20 +122,15 @@ impl Watch {
     pub fn begin(&self) -> notify::Result<()> {
         let ears = self.ears.clone();
         let mut watcher = notify::recommended_watcher(move |event| ears.hear(event))?;
-        // It has no name of its own, so nothing is left of it.
-        let mark = tempfile::tempfile().map_err(notify::Error::io)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", mark.as_raw_fd()));
-        watcher.watch(&path, RecursiveMode::NonRecursive)?;
-        self.ears.mark.lock().0 = path;
-        *self.mark.lock() = Some(mark);
+        *self.mark.lock() = Some(self.ears.new_mark(&mut watcher)?);
         *self.watcher.lock() = Some(watcher);
         self.ears.news.lock().everything = true;
         Ok(())
     }
 
     /// Waits until everything has been heard that happened before this call: the queue of events is in order, so
-    /// it is empty up to here once a touch of our own file was heard. False if that cannot be told; then
-    /// nothing that was not heard may be believed any more.
+    /// it is empty up to here once a touch of our own file was heard. False if that cannot be told: then what was
+    /// not heard must not be believed.
     pub fn catch_up(&self) -> bool {
         let mut mark = self.mark.lock();
         let Some(file) = mark.as_ref() else { return false };
@@ -151,9 +146,15 @@ impl Watch {
         if heard.1 > before {
             return true;
         }
-        // A late answer would be taken for that to a later question.
-        log::warn!("events of the stores are not heard in time; each look goes to the stores from now on");
-        *mark = None;
+        drop(heard);
+        log::warn!(
+            "events of the stores are not heard in time (very many of them?); they are looked at instead"
+        );
+        // A late answer about the old file must not be taken for one about a later question. The new file is
+        // made while the old one is still open, so it has another name.
+        let mut watcher = self.watcher.lock();
+        let new = watcher.as_mut().map(|watcher| self.ears.new_mark(watcher));
+        *mark = new.and_then(|new| new.inspect_err(|error| log::warn!("no more marks: {error}")).ok());
         false
     }
 
@@ -315,6 +316,15 @@ impl Heard {
 }
 
 impl Ears {
+    /// A file to touch, watched; it has no name of its own, so nothing is left of it.
+    fn new_mark(&self, watcher: &mut RecommendedWatcher) -> notify::Result<File> {
+        let mark = tempfile::tempfile().map_err(notify::Error::io)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", mark.as_raw_fd()));
+        watcher.watch(&path, RecursiveMode::NonRecursive)?;
+        self.mark.lock().0 = path;
+        Ok(mark)
+    }
+
     /// Called on notify's thread for each event, in order.
     fn hear(&self, event: notify::Result<notify::Event>) {
         count_event();
