@@ -50,8 +50,8 @@ pub(super) struct TextHandle {
 
 impl TextHandle {
     /// `len`: bytes.
-    pub fn new(node: Node, version: u128, len: u64, text: Option<Vec<u8>>, grows: bool) -> TextHandle {
-        let text = Mutex::new(text.map(Arc::new));
+    pub fn new(node: Node, version: u128, len: u64, text: Option<Arc<Vec<u8>>>, grows: bool) -> TextHandle {
+        let text = Mutex::new(text);
         TextHandle { node, text, known: Mutex::new((version, len)), cache: Cache::Direct, grows }
     }
 
@@ -65,9 +65,9 @@ impl TextHandle {
     }
 
     /// The text is this one from now on, of which the old one is the beginning.
-    pub fn grow(&self, text: Vec<u8>, version: u128) {
+    pub fn grow(&self, text: Arc<Vec<u8>>, version: u128) {
         *self.known.lock() = (version, text.len() as u64);
-        *self.text.lock() = Some(Arc::new(text));
+        *self.text.lock() = Some(text);
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `inside` in a session's
 //!   directory; `inodes` numbers them, `handles` are open files, `stale` tells how long answers hold.
 //! - `content` makes the bytes of files: those of turns are rendered, those that turnfs says itself are
-//!   gathered in `status`, `metrics` and `control`, with their form in `text`.
+//!   gathered in `status`, `metrics` and `control`, with their form in `text`. `texts` keeps some of the former.
 //! - `control` also carries out what is written. `memory` is what the mount remembers, `host_links` and
 //!   `project_state` look at the host outside the stores.
 
@@ -24,6 +24,7 @@ mod project_state;
 mod stale;
 mod status;
 mod text;
+mod texts;
 mod tree;
 
 #[cfg(test)]
@@ -104,6 +105,7 @@ pub struct Fs {
     host_links: host_links::HostLinks,
     project_states: project_state::ProjectStates,
     memory: memory::Memory,
+    texts: texts::Texts,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
@@ -127,6 +129,7 @@ impl Fs {
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),
             memory: memory::Memory::default(),
+            texts: texts::Texts::new(),
             started: Timestamp::now(),
             summary_size: AtomicU64::new(0),
             notices_waiting: Arc::default(),
@@ -461,7 +464,7 @@ impl Fs {
             return false;
         }
         let (Ok(before), Ok(now)) = (self.text_of(open), self.text(&open.node)) else { return false };
-        if !now.bytes.starts_with(&before) {
+        if !now.bytes.starts_with(&before[..]) {
             return false;
         }
         handles::grew(&self.inodes, ino, open.cache, now.version, now.bytes.len() as u64);
