@@ -17,8 +17,18 @@ const SETTLED: Duration = Duration::from_millis(2500);
 
 #[test]
 fn a_steady_state_reads_no_byte_and_parses_nothing() {
+    steady(&[], setting("TURNFS_TEST_ROUNDS", 3));
+}
+
+/// `prompts/` and `context.md` have texts whose sizes must be known, too.
+#[test]
+fn a_steady_state_with_everything_listed_reads_no_byte_and_parses_nothing() {
+    steady(&["--show-all"], 3);
+}
+
+fn steady(options: &[&str], rounds: u64) {
     let store = TestStore::empty();
-    let mount = mount_of_all_samples(&store);
+    let mount = mount_of_all_samples(&store, options);
     std::thread::sleep(SETTLED);
     look(&mount.path);
     look(&mount.path);
@@ -28,7 +38,7 @@ fn a_steady_state_reads_no_byte_and_parses_nothing() {
     assert!(turns.len() >= 100, "{} turns", turns.len());
 
     let before = what_was_read(&mount.path);
-    let (rounds, started) = (setting("TURNFS_TEST_ROUNDS", 3), Instant::now());
+    let started = Instant::now();
     let (mut times, mut inodes_too) = (0, true);
     for round in 0..rounds {
         if round % FORGETS_EVERY == 1 {
@@ -69,9 +79,9 @@ fn what_changed_is_never_shown_from_memory() {
     }
 }
 
-fn mount_of_all_samples(store: &TestStore) -> Mount {
+fn mount_of_all_samples(store: &TestStore, options: &[&str]) -> Mount {
     let samples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
-    let mut options = Vec::new();
+    let mut options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
     for agent in ["kimi-cli", "codex", "openmax"] {
         for sample in fs::read_dir(samples.join(agent)).unwrap() {
             let sample = sample.unwrap();
@@ -80,8 +90,6 @@ fn mount_of_all_samples(store: &TestStore) -> Mount {
             options.extend(["--store".to_owned(), format!("{agent}={}", copy.display())]);
         }
     }
-    // What is not listed else has texts whose sizes must be known, too.
-    options.push("--show-all".to_owned());
     store.mount(&options)
 }
 
