@@ -18,6 +18,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::mounted::Begun;
 use super::notices::Notices;
 use crate::fs::{self, Attr, Cache, Fs, Kind, Op};
 use crate::session::Refusal;
@@ -32,14 +33,14 @@ pub(super) struct Adapter {
     /// Whose files these are.
     owner: (u32, u32),
     notices: Notices,
-    /// Dropped with the adapter: tells that the session has ended.
-    _alive: Sender<()>,
+    /// Tells that the kernel has begun; dropped with the adapter, which tells that the session has ended.
+    alive: Sender<Begun>,
 }
 
 impl Adapter {
-    pub fn new(fs: Arc<Fs>, notices: Notices, alive: Sender<()>) -> Adapter {
+    pub fn new(fs: Arc<Fs>, notices: Notices, alive: Sender<Begun>) -> Adapter {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Adapter { fs, owner, notices, _alive: alive }
+        Adapter { fs, owner, notices, alive }
     }
 
     /// Does what a request asks for. A bug costs one answer, not the thread that gives it.
@@ -154,6 +155,8 @@ impl Filesystem for Adapter {
         if let Err(nearest) = config.set_max_write(LARGEST_REQUEST) {
             let _ = config.set_max_write(nearest);
         }
+        // Whoever mounted may have given up waiting.
+        let _ = self.alive.send(Begun);
         Ok(())
     }
 
