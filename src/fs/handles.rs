@@ -54,8 +54,7 @@ pub(super) struct TextHandle {
 impl TextHandle {
     /// `len`: bytes.
     pub fn new(node: Node, version: u128, len: u64, text: Option<Arc<Vec<u8>>>, grows: bool) -> TextHandle {
-        let text = Mutex::new(text);
-        TextHandle { node, text, known: Mutex::new((version, len)), grows }
+        TextHandle { node, text: Mutex::new(text), known: Mutex::new((version, len)), grows }
     }
 
     pub fn version(&self) -> u128 {
