@@ -2,9 +2,7 @@
 //!
 //! An undo counts from the moment that its directory holds `undo.json`, and until it holds `redone.json`.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::Tree;
 use super::journal::{Record, VERSION, path_text};
 use super::state::{Folder, Locked, StateDir, undone_dir};
-use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnStatus};
+use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -76,7 +74,7 @@ impl Turns {
             n: turn.n,
             prompt: turn.prompt.clone(),
             status: turn.status.name().to_owned(),
-            detail: turn.detail.map(str::to_owned),
+            detail: turn.detail.map(|detail| detail.name().to_owned()),
             started: nanoseconds(turn.started),
             ended: nanoseconds(turn.ended),
             last: nanoseconds(turn.last),
@@ -100,7 +98,7 @@ impl StoredTurn {
             n: self.n,
             prompt: self.prompt,
             status: all.into_iter().find(|s| s.name() == self.status).unwrap_or(TurnStatus::Interrupted),
-            detail: self.detail.as_deref().and_then(lasting),
+            detail: TurnDetail::ALL.into_iter().find(|d| Some(d.name()) == self.detail.as_deref()),
             started: time(self.started),
             ended: time(self.ended),
             last: time(self.last),
@@ -116,22 +114,6 @@ impl StoredTurn {
             text_len: self.text_len,
         }
     }
-}
-
-/// The word as one that lives as long as the process. There are a handful of them; a file that somebody
-/// filled with others gets no more than a bounded number.
-fn lasting(word: &str) -> Option<&'static str> {
-    static WORDS: OnceLock<Mutex<BTreeSet<&'static str>>> = OnceLock::new();
-    let mut words = WORDS.get_or_init(Mutex::default).lock().ok()?;
-    if let Some(known) = words.get(word) {
-        return Some(known);
-    }
-    if words.len() >= 64 || word.len() > 64 {
-        return None;
-    }
-    let new: &'static str = Box::leak(word.to_owned().into_boxed_str());
-    words.insert(new);
-    Some(new)
 }
 
 /// The undos of a session that can be read, oldest first. Costs one readdir when there are none.

@@ -19,7 +19,7 @@ pub use item::{Item, ItemSink};
 pub use plan::{Content, Entry, EntryEdit, Lock, Part, Plan, Promise, Row, RowChange, SqlValue, Step};
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
-pub use turn::{Confidence, Piece, Turn, TurnStatus};
+pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use super::records::{Fields, Line, Mode};
 use super::{heads, writer};
 use crate::session::{
     Content, CutAt, CutPoint, FileView, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Row,
-    RowChange, Session, SqlValue, Step, rfc3339,
+    RowChange, Session, SqlValue, Step, TurnDetail, rfc3339,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -34,7 +34,10 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     let turn = history.turn(n)?;
     not_a_subagent(session)?;
     let last = n as usize + 1 == history.turns.len();
-    if last && turn.detail == Some("open") && writer::writer(&session.key.root, &session.id).is_some() {
+    if last
+        && turn.detail == Some(TurnDetail::Open)
+        && writer::writer(&session.key.root, &session.id).is_some()
+    {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
     let point = history.cut_before(n + 1)?;

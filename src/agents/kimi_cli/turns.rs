@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::records::{TextKey, WireEvent, WireLine};
-use crate::session::TurnStatus;
+use crate::session::{TurnDetail, TurnStatus};
 
 /// How the prompt begins that /init gives to its inner run.
 const INIT_PROMPT: &str = "You are a software engineering expert";
@@ -55,7 +55,7 @@ pub struct WireTurn {
     pub nested: bool,
     pub status: TurnStatus,
     /// `command`: a slash command without a model run; `open`: no TurnEnd.
-    pub detail: Option<&'static str>,
+    pub detail: Option<TurnDetail>,
 }
 
 /// The record that ends a turn.
@@ -454,8 +454,8 @@ impl Walker {
             begun.turn.status =
                 if ended && !begun.interrupted { TurnStatus::Complete } else { TurnStatus::Interrupted };
             begun.turn.detail = match ended {
-                false => Some("open"),
-                true if begun.turn.command.is_some() && !ran => Some("command"),
+                false => Some(TurnDetail::Open),
+                true if begun.turn.command.is_some() && !ran => Some(TurnDetail::Command),
                 true => None,
             };
         }

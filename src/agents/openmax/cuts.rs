@@ -13,7 +13,7 @@ use super::records::Message;
 use crate::agents::Agent as _;
 use crate::session::{
     Content, EntryEdit, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Session, State, Step,
-    TurnStatus,
+    TurnDetail, TurnStatus,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -77,7 +77,7 @@ pub(super) fn plan_fork(
     if last && turn.status != TurnStatus::Complete && OpenMax.writer(session, history).is_some() {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
-    if turn.detail == Some("open-calls") {
+    if turn.detail == Some(TurnDetail::OpenCalls) {
         return Err(Refusal::CannotCut {
             what: format!(
                 "turn {n} ends in tool calls without results, and some versions of openmax send such a history on as it is; fork at another turn"

@@ -148,7 +148,7 @@ impl Agent for Toy {
                     n: turns.len() as u32,
                     prompt: Some(text.trim().to_owned()),
                     status: TurnStatus::Complete,
-                    detail: Some("toy"),
+                    detail: Some(TurnDetail::Command),
                     started: None,
                     ended: None,
                     last: None,
