@@ -9,7 +9,7 @@ use std::path::Path;
 use super::disk::Tree;
 use super::entry::{self, beside};
 use super::fork::{Fork, Written};
-use super::journal::{NewFile, Record, Way};
+use super::journal::{Direction, NewFile, Record};
 use super::lease::Hands;
 use super::resolve::Ground;
 use super::row;
@@ -60,7 +60,8 @@ fn build(
         written.push(Written { file: file.to_path_buf(), len, hash });
     }
     // Before any file is where a client looks, and after the long part: others wait for this lock.
-    let row = record.row.as_ref().map(|change| row::Held::take(store, change, Way::Undo)).transpose()?;
+    let row =
+        record.row.as_ref().map(|change| row::Held::take(store, change, Direction::Undo)).transpose()?;
     for (file, _) in files {
         store.rename(&beside(file), file, false)?;
     }
@@ -70,7 +71,7 @@ fn build(
     // Before any client can find it.
     fork.read_again(&written)?;
     if let Some(change) = &record.entry {
-        entry::apply(fork.agent, store, change, Way::Undo)?;
+        entry::apply(fork.agent, store, change, Direction::Undo)?;
     }
     match row {
         Some(row) => {
@@ -84,10 +85,10 @@ fn build(
 /// Takes a fork that failed out of the store again.
 fn take_out(fork: &Fork<'_>, record: &Record, row_touched: bool) -> Result<()> {
     if row_touched && let Some(change) = &record.row {
-        row::roll_back(fork.store, change, Way::Undo)?;
+        row::roll_back(fork.store, change, Direction::Undo)?;
     }
     if let Some(change) = &record.entry {
-        entry::roll_back(fork.agent, fork.store, change, Way::Undo)?;
+        entry::roll_back(fork.agent, fork.store, change, Direction::Undo)?;
     }
     remove(fork.store, record)
 }
@@ -99,7 +100,7 @@ pub(super) fn settle(locked: &Locked, store: &Tree, record: &Record, who: &str) 
     let _store_locks = entry::locks(store, record)?;
     let listed = entry::is_there(agent, store, change)?;
     if !listed {
-        entry::roll_back(agent, store, change, Way::Undo)?;
+        entry::roll_back(agent, store, change, Direction::Undo)?;
         remove(store, record)?;
     }
     Ok(Some(match listed {

@@ -12,7 +12,7 @@ use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
 use super::holder;
-use super::journal::{Kind, Owner, Record, StoreLock, VERSION, Way};
+use super::journal::{Direction, Kind, Owner, Record, StoreLock, VERSION};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
@@ -52,7 +52,7 @@ pub(super) fn undo(
     let entry = entry::resolve(agent, &store, &plan)?;
 
     let row = row::of(&plan);
-    let held = row.as_ref().map(|change| row::Held::take(&store, change, Way::Undo)).transpose()?;
+    let held = row.as_ref().map(|change| row::Held::take(&store, change, Direction::Undo)).transpose()?;
 
     let number = locked.next_number()?;
     let before = turns.len() as u32;
@@ -93,7 +93,14 @@ pub(super) fn undo(
         Err(refusal) => return Err(nothing_done(&locked, number, refusal)),
     };
 
-    let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
+    let cut = Cut {
+        agent,
+        store: &store,
+        locked: &locked,
+        backup: &backup,
+        record: &record,
+        direction: Direction::Undo,
+    };
     let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
         let rebuilt = is_rebuilt(&plan);
@@ -104,7 +111,7 @@ pub(super) fn undo(
             same_ends: false,
             rebuilt,
         };
-        cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
+        cut.read_again(&after_cut(session, &record, Direction::Undo), &expected)
     })?;
     let commit = || {
         locked.tree().rename(Path::new(JOURNAL), &undone_dir(number).join("undo.json"), false)?;
@@ -150,11 +157,11 @@ pub(super) fn redo(
     locks.extend(in_place.map(|change| Lock::Lease { file: change.file.clone() }));
     let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
     if let Some(entry) = &undo.entry
-        && !entry::is_applied(agent, &store, entry, Way::Undo)?
+        && !entry::is_applied(agent, &store, entry, Direction::Undo)?
     {
         return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
     }
-    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Way::Redo)).transpose();
+    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Direction::Redo)).transpose();
     let held = held.map_err(|refusal| match refusal {
         Refusal::Changed { what } => Refusal::MovedOn { what, number },
         other => other,
@@ -167,7 +174,14 @@ pub(super) fn redo(
     let record = Record { kind: Kind::Redo, at: now(), owner: Owner::this_process(), ..undo.clone() };
     locked.write_journal(&record)?;
 
-    let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
+    let cut = Cut {
+        agent,
+        store: &store,
+        locked: &locked,
+        backup: &backup,
+        record: &record,
+        direction: Direction::Redo,
+    };
     let _store_locks = cut.run(hands, held, || {
         // An undo removes at least one turn.
         let transcript = turns.first().filter(|_| !undo.spread).map_or(Path::new(""), |turn| &turn.file);
@@ -178,7 +192,7 @@ pub(super) fn redo(
             same_ends: !undo.grew,
             rebuilt: false,
         };
-        cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
+        cut.read_again(&after_cut(session, &record, Direction::Redo), &expected)
     })?;
     let done = undone_dir(number).join("redone.json");
     let commit = || {
@@ -230,7 +244,7 @@ struct Cut<'a> {
     locked: &'a Locked,
     backup: &'a Tree,
     record: &'a Record,
-    way: Way,
+    direction: Direction,
 }
 
 impl Cut<'_> {
@@ -245,23 +259,23 @@ impl Cut<'_> {
         let mut apply = || -> Result<()> {
             // Before the files: a crash in between only moves what the entry says of them.
             if let Some(entry) = &self.record.entry {
-                entry::apply(self.agent, self.store, entry, self.way)?;
+                entry::apply(self.agent, self.store, entry, self.direction)?;
             }
             // A row points to files: it comes after those that it shall point to, and before those that go.
-            if self.way == Way::Redo
+            if self.direction == Direction::Redo
                 && let Some(row) = row.take()
             {
                 row.apply()?;
             }
             let site = Site { store: self.store, hands: &hands, backup: self.backup };
             for (index, change) in self.in_order() {
-                site.apply(index, change, self.way)?;
+                site.apply(index, change, self.direction)?;
             }
             if let Some(row) = row.take() {
                 row.apply()?;
             }
             for change in &self.record.changes {
-                if !site.is_applied(change, self.way)? {
+                if !site.is_applied(change, self.direction)? {
                     return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
                 }
             }
@@ -300,7 +314,7 @@ impl Cut<'_> {
     /// Growing changes first in the direction of the cut.
     fn in_order(&self) -> impl Iterator<Item = (usize, &super::journal::Change)> {
         let mut order: Vec<_> = self.record.changes.iter().enumerate().collect();
-        if self.way == Way::Redo {
+        if self.direction == Direction::Redo {
             order.reverse();
         }
         order.into_iter()
@@ -312,7 +326,7 @@ impl Cut<'_> {
 
     fn roll_back(&self, hands: &Hands, why: Refusal) -> Refusal {
         let site = Site { store: self.store, hands, backup: self.backup };
-        match take_back(self.agent, &site, self.locked, self.record, self.way) {
+        match take_back(self.agent, &site, self.locked, self.record, self.direction) {
             Ok(_) => why,
             Err(rolling_back) => {
                 Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
@@ -328,16 +342,17 @@ impl Cut<'_> {
         let no_hands = Hands::default();
         let site = Site { store: self.store, hands: &no_hands, backup: self.backup };
         for change in &self.record.changes {
-            if let (Some(image), Ok(history)) = (self.way.goal(change), &history)
+            if let (Some(image), Ok(history)) = (self.direction.goal(change), &history)
                 // What the pass that read the session found need not be read once more.
                 && history.has(&change.file, image.len, image.hash)
             {
                 continue;
             }
-            if !site.is_applied(change, self.way)? {
+            if !site.is_applied(change, self.direction)? {
                 return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
             }
-            if let (Some(image), Some(facts)) = (self.way.goal(change), self.store.stat(&change.file)?) {
+            if let (Some(image), Some(facts)) = (self.direction.goal(change), self.store.stat(&change.file)?)
+            {
                 grown |= facts.st_size as u64 > image.len;
             }
         }
@@ -365,17 +380,17 @@ pub(super) fn take_back(
     site: &Site<'_>,
     locked: &Locked,
     record: &Record,
-    way: Way,
+    direction: Direction,
 ) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     if let Some(change) = &record.row {
-        notes.extend(row::roll_back(site.store, change, way)?);
+        notes.extend(row::roll_back(site.store, change, direction)?);
     }
     for (index, change) in record.changes.iter().enumerate().rev() {
-        notes.extend(site.roll_back(index, change, way)?);
+        notes.extend(site.roll_back(index, change, direction)?);
     }
     if let Some(entry) = &record.entry {
-        notes.extend(entry::roll_back(agent, site.store, entry, way)?);
+        notes.extend(entry::roll_back(agent, site.store, entry, direction)?);
     }
     locked.tree().unlink(Path::new(JOURNAL))?;
     locked.tree().sync_dir(Path::new(""))?;
@@ -458,10 +473,10 @@ fn is_as_an_undo_left_it(locked: &Locked, seen: &History) -> Result<bool> {
 }
 
 /// The session as it must be read after the cut: without the files that went, with those that came.
-fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
+fn after_cut(session: &Session, record: &Record, direction: Direction) -> Session {
     let mut session = session.clone();
     for change in &record.changes {
-        if way.goal(change).is_none() {
+        if direction.goal(change).is_none() {
             session.files.retain(|file| *file != change.file);
         } else if !session.files.contains(&change.file) {
             session.files.push(change.file.clone());

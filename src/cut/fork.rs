@@ -14,7 +14,7 @@ use super::beside;
 use super::disk::Tree;
 use super::entry;
 use super::execute::{is_rebuilt, now, take_hands};
-use super::journal::{EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
+use super::journal::{Direction, EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION};
 use super::lease::Hands;
 use super::recover::settle;
 use super::resolve::{Ground, Growth};
@@ -233,7 +233,7 @@ impl Fork<'_> {
             store.sync_dir(made)?;
         }
         if let Some(change) = entry {
-            entry::apply(self.agent, store, change, Way::Undo)?;
+            entry::apply(self.agent, store, change, Direction::Undo)?;
         }
         store.ensure_parents(dir)?;
         store.rename(staging, dir, false)?;
@@ -251,7 +251,7 @@ impl Fork<'_> {
         self.store.remove_dir(staging)?;
         self.store.sync_parent(staging)?;
         match entry {
-            Some(change) => entry::roll_back(self.agent, self.store, change, Way::Undo).map(drop),
+            Some(change) => entry::roll_back(self.agent, self.store, change, Direction::Undo).map(drop),
             None => Ok(()),
         }
     }
@@ -274,7 +274,7 @@ pub(super) fn settle_dir(
         return Ok(format!("the fork {name} that {who} was making is complete and stays"));
     }
     if let (Some(agent), Some(change)) = (agent, &record.entry) {
-        entry::roll_back(agent, store, change, Way::Undo)?;
+        entry::roll_back(agent, store, change, Direction::Undo)?;
     }
     Ok(format!("the fork that {who} did not finish was removed"))
 }

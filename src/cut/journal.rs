@@ -180,23 +180,23 @@ pub(super) struct Image {
 
 /// In which direction a record's changes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Undo,
     Redo,
 }
 
-impl Way {
-    pub fn back(self) -> Way {
+impl Direction {
+    pub fn back(self) -> Direction {
         match self {
-            Way::Undo => Way::Redo,
-            Way::Redo => Way::Undo,
+            Direction::Undo => Direction::Redo,
+            Direction::Redo => Direction::Undo,
         }
     }
 
     pub fn start(self, change: &Change) -> Option<Image> {
         match self {
-            Way::Undo => change.before,
-            Way::Redo => change.after,
+            Direction::Undo => change.before,
+            Direction::Redo => change.after,
         }
     }
 
@@ -207,8 +207,8 @@ impl Way {
     /// The stored tail of the state that is left.
     pub fn start_tail(self, index: usize) -> PathBuf {
         let which = match self {
-            Way::Undo => "before",
-            Way::Redo => "after",
+            Direction::Undo => "before",
+            Direction::Redo => "after",
         };
         Path::new("files").join(format!("{index}.{which}"))
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::{Open, Tree, mtime};
-use super::journal::{Change, How, Image, Seen};
+use super::journal::{Change, Direction, How, Image, Seen};
 use super::lease::Hands;
 use super::scan::{Scan, empty_hash, scan_file};
 use crate::session::{Content, FileHash, FileView, Part, Plan, Refusal, Result, Step};
@@ -243,7 +243,7 @@ impl Ground {
 impl Resolved {
     /// Puts both states' tails into the undo directory `dir` of `backup`, durable.
     pub fn back_up(&self, index: usize, store: &Tree, hands: &Hands, backup: &Tree) -> Result<()> {
-        let before = backup.create(&super::journal::Way::Undo.start_tail(index))?;
+        let before = backup.create(&Direction::Undo.start_tail(index))?;
         if let Some(image) = self.change.before {
             let opened;
             let source = match hands.file(&self.change.file) {
@@ -256,7 +256,7 @@ impl Resolved {
             before.copy_from(source, self.change.keep, image.len - self.change.keep, 0)?;
         }
         before.sync()?;
-        let after = backup.create(&super::journal::Way::Undo.goal_tail(index))?;
+        let after = backup.create(&Direction::Undo.goal_tail(index))?;
         write_tail(store, hands, &self.tail, &after)?;
         after.sync()
     }

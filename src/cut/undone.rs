@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::disk::Tree;
-use super::journal::{Record, VERSION, path_text};
+use super::journal::{Direction, Record, VERSION, path_text};
 use super::state::{Folder, Locked, StateDir, undone_dir};
 use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus};
 
@@ -153,7 +153,7 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
         let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *file);
         let (open, offset) = match changed {
             Some((index, change)) if span.start >= change.keep => {
-                (backup.read(&super::journal::Way::Undo.start_tail(index))?, span.start - change.keep)
+                (backup.read(&Direction::Undo.start_tail(index))?, span.start - change.keep)
             }
             // The undo left these bytes where they are.
             _ => {
