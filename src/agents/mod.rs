@@ -18,7 +18,8 @@ use std::sync::{Arc, LazyLock};
 
 use crate::render;
 use crate::session::{
-    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer,
+    AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
+    UndoPlan, Writer,
 };
 use crate::transcript::Passes;
 
@@ -105,14 +106,20 @@ pub trait Agent: Send + Sync {
     ///
     /// # Errors
     /// Why that fork is refused.
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan>;
 
     /// As [`Agent::plan_fork`], and the new session belongs to `project`, an absolute and resolved path: the
     /// agent finds it when it is started there.
     ///
     /// # Errors
     /// As [`Agent::plan_fork`]; and where an agent's sessions cannot be given to another project.
-    fn plan_adopt(&self, session: &Session, _history: &History, _n: u32, _project: &Path) -> Result<Plan> {
+    fn plan_adopt(
+        &self,
+        session: &Session,
+        _history: &History,
+        _n: u32,
+        _project: &Path,
+    ) -> Result<ForkPlan> {
         let what = format!("sessions of {} cannot be copied to another project", session.key.agent);
         Err(Refusal::CannotCut { what })
     }
@@ -121,7 +128,7 @@ pub trait Agent: Send + Sync {
     ///
     /// # Errors
     /// Why that cut is refused.
-    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan>;
 
     /// The file that lists the store's sessions or says where they belong, relative to the root.
     fn index_file(&self) -> Option<&'static str> {

@@ -11,7 +11,7 @@ use super::journal::{Direction, EntryChange, Record, StoreLock};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::state::Locked;
 use crate::agents::{self, Agent, SharedIndex};
-use crate::session::{Entry, Lock, Plan, Refusal, Result, Step};
+use crate::session::{Entry, IndexEdit, Lock, Plan, Refusal, Result};
 
 impl Direction {
     fn entry_left(self, change: &EntryChange) -> Option<&Entry> {
@@ -27,12 +27,12 @@ impl Direction {
 }
 
 /// What a plan makes of its session's entry, out of the index as it is now.
-pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Option<EntryChange>> {
-    let mut edits = plan.steps.iter().filter_map(|step| match step {
-        Step::EditEntry { index, edit } => Some((index, edit)),
-        _ => None,
-    });
-    let Some((index, edit)) = edits.next() else { return Ok(None) };
+pub(super) fn resolve<Made>(
+    agent: &dyn Agent,
+    store: &Tree,
+    plan: &Plan<Made>,
+) -> Result<Option<EntryChange>> {
+    let Some(IndexEdit { index, edit }) = &plan.entry else { return Ok(None) };
     let bytes = read(store, index)?;
     let form = form(agent)?;
     let id = edit.id().into_owned();

@@ -15,14 +15,14 @@ use super::holder;
 use super::journal::{Direction, Kind, Owner, Record, StoreLock, VERSION};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
-use super::resolve::{Ground, Growth};
+use super::resolve::{self, Ground, Growth};
 use super::row;
 use super::scan;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
-use crate::session::{Content, History, Lock, Plan, Refusal, Result, Session, Step, Turn, Writer};
+use crate::session::{Content, History, Lock, Refusal, Result, Session, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -47,11 +47,11 @@ pub(super) fn undo(
     let turns = if force { turns_now(agent, &store, session, seen) } else { seen.turns.clone() };
     let hands = take_hands(agent, &store, &plan.locks, force, &asked)?;
     let growth = if force { Growth::Accepted } else { Growth::Refused };
-    let mut ground = Ground::check(&store, &hands, &plan, growth)?;
-    let resolved = ground.resolve(&store, &hands, &plan)?;
+    let mut ground = Ground::check(&store, &hands, &plan.based_on, resolve::marks_of(&plan.made), growth)?;
+    let resolved = ground.resolve(&store, &hands, &plan.made)?;
     let entry = entry::resolve(agent, &store, &plan)?;
 
-    let row = row::of(&plan);
+    let row = plan.made.row.clone();
     let held = row.as_ref().map(|change| row::Held::take(&store, change, Direction::Undo)).transpose()?;
 
     let number = locked.next_number()?;
@@ -65,7 +65,7 @@ pub(super) fn undo(
         owner: Owner::this_process(),
         turns_before: before,
         turns_after: plan.promise.turns,
-        grew: ground.grew(&plan),
+        grew: ground.grew,
         leaves: ground.left_by(&changes),
         changes,
         new_dir: None,
@@ -103,7 +103,7 @@ pub(super) fn undo(
     };
     let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let rebuilt = is_rebuilt(&plan);
+        let rebuilt = is_rebuilt(plan.made.contents());
         let expected = Expected {
             transcript: &plan.promise.transcript,
             turns: kept,
@@ -486,17 +486,8 @@ fn after_cut(session: &Session, record: &Record, direction: Direction) -> Sessio
 }
 
 /// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
-pub(super) fn is_rebuilt(plan: &Plan) -> bool {
-    let is_made_of_parts = |content: &Content| matches!(content, Content::Parts(_));
-    plan.steps.iter().any(|step| match step {
-        Step::CreateDir { dir, files, .. } => files
-            .iter()
-            .any(|(name, content)| is_made_of_parts(content) && dir.join(name) == plan.promise.transcript),
-        Step::Overwrite { content, .. }
-        | Step::Replace { content, .. }
-        | Step::CreateFile { content, .. } => is_made_of_parts(content),
-        _ => false,
-    })
+pub(super) fn is_rebuilt<'c>(contents: impl IntoIterator<Item = &'c Content>) -> bool {
+    contents.into_iter().any(|content| matches!(content, Content::Parts(_)))
 }
 
 pub(super) fn now() -> i128 {

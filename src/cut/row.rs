@@ -14,15 +14,7 @@ use super::disk::Tree;
 use super::fault::{self, Verdict};
 use super::journal::Direction;
 use super::lease::PATIENCE;
-use crate::session::{Damage, DamageClass, Plan, Refusal, Result, Row, RowChange, SqlValue, Step};
-
-/// The plan's row, if it changes one.
-pub(super) fn of(plan: &Plan) -> Option<RowChange> {
-    plan.steps.iter().find_map(|step| match step {
-        Step::EditRow(change) => Some(change.clone()),
-        _ => None,
-    })
-}
+use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, SqlValue};
 
 fn from(change: &RowChange, direction: Direction) -> Option<&Row> {
     match direction {

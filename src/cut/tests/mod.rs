@@ -155,10 +155,10 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
             history.turns.pop();
             Ok(history)
         }
-        fn plan_undo(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::Plan> {
+        fn plan_undo(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::UndoPlan> {
             Toy.plan_undo(s, h, n)
         }
-        fn plan_fork(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::Plan> {
+        fn plan_fork(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::ForkPlan> {
             Toy.plan_fork(s, h, n)
         }
         fn writer(&self, _: &Session, _: &History) -> Option<crate::session::Writer> {

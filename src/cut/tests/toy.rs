@@ -204,11 +204,11 @@ impl Agent for Toy {
         })
     }
 
-    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         crate::agents::agent(AgentKind::KimiCli).plan_undo(session, history, n)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
         crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n)
     }
 
