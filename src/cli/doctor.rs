@@ -147,8 +147,7 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
                 findings.push(ok(format!("{agent}: {} sessions", count(agent))));
             }
             for (agent, problem) in &listing.problems {
-                let what = format!("{agent}: {}, line {}: {}", problem.file, problem.line, problem.message);
-                findings.push(warn(what, "turnfs check --all"));
+                findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
             }
         }
         // Said above already.

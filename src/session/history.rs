@@ -173,10 +173,8 @@ impl History {
         let sound = (self.sound_turns as usize).min(self.turns.len());
         if sound == 0 {
             let why = format!(
-                "no turn ends before the damage ({}, line {}: {}), so there is nothing to rescue; {}",
-                damage.file,
-                damage.line,
-                damage.class,
+                "no turn ends before the damage ({}), so there is nothing to rescue; {}",
+                damage.brief(),
                 damage.class.remedy()
             );
             return Err(Refusal::NothingToRescue { why });
