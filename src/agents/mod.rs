@@ -152,7 +152,7 @@ fn unless_irregular(loaded: Result<History>) -> Result<History> {
     match loaded {
         Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
             let what = format!("a transcript that is a link or no regular file ({})", path.display());
-            Ok(History::unsupported(what))
+            Ok(History::unsupported(what, Vec::new()))
         }
         other => other,
     }
@@ -195,7 +195,7 @@ pub struct Discovery {
     /// is the empty path). Listed before their entries were, so that who watches them and looks once more
     /// has missed nothing.
     pub directories: Vec<PathBuf>,
-    /// What the agent keeps for its next look.
+    /// What the agent keeps for its next look. (Codex keeps it in itself: its undos and sub-agents need it, too.)
     pub memory: Memory,
 }
 

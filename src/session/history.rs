@@ -141,15 +141,20 @@ pub struct History {
 
 impl History {
     /// The history of a session whose files are none that turnfs reads; `what` says why.
-    pub fn unsupported(what: String) -> History {
+    pub fn unsupported(what: String, files: Vec<FileView>) -> History {
+        History { notes: vec![what], ..History::without_turns(State::Unsupported, files) }
+    }
+
+    /// A history in which nothing was found yet.
+    pub fn without_turns(state: State, files: Vec<FileView>) -> History {
         History {
-            state: State::Unsupported,
+            state,
             damages: Vec::new(),
             turns: Vec::new(),
             sound_turns: 0,
             cuts: Vec::new(),
-            notes: vec![what],
-            files: Vec::new(),
+            notes: Vec::new(),
+            files,
             head_bytes: 0,
             model: None,
         }

@@ -60,7 +60,7 @@ impl Loaded {
         let recorded = compaction.content.as_ref().map(|(records, _)| records.len() as u64);
         let sidecars = views[1..].iter().cloned().zip([archived, recorded]);
         let mut loaded = Loaded {
-            history: empty(State::Ok, views.clone()),
+            history: History::without_turns(State::Ok, views.clone()),
             whole: None,
             turns: Vec::new(),
             sidecars: sidecars.filter_map(|(view, lines)| Some((view, lines?))).collect(),
@@ -89,7 +89,7 @@ impl Loaded {
 
     fn without_transcript(files: &Files) -> Loaded {
         let missing = |file: &PathBuf| FileView { file: file.clone(), len: None, hash: FileHash::of(b"") };
-        let mut history = empty(State::NoTranscript, vec![missing(&files.messages)]);
+        let mut history = History::without_turns(State::NoTranscript, vec![missing(&files.messages)]);
         history.cuts = vec![Err(Refusal::NoSuchTurn { asked: 0, turns: 0 })];
         Loaded { history, whole: None, turns: Vec::new(), live: Messages::default(), sidecars: Vec::new() }
     }
@@ -253,20 +253,6 @@ impl Loaded {
         };
         kept.push(Kept { file: files.messages.clone(), source: source.clone(), lines, bytes });
         CutPoint { confidence: Confidence::Exact, kept, at: None }
-    }
-}
-
-fn empty(state: State, files: Vec<FileView>) -> History {
-    History {
-        state,
-        damages: Vec::new(),
-        turns: Vec::new(),
-        sound_turns: 0,
-        cuts: Vec::new(),
-        notes: Vec::new(),
-        files,
-        head_bytes: 0,
-        model: None,
     }
 }
 
