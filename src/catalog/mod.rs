@@ -40,6 +40,13 @@ pub struct Store {
     pub root: Arc<Path>,
 }
 
+impl Store {
+    /// Whether this session is in it.
+    fn holds(&self, key: &SessionKey) -> bool {
+        self.root == key.root && self.agent.kind() == key.agent
+    }
+}
+
 /// Which stores to use.
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
@@ -132,20 +139,6 @@ impl Catalog {
     /// The last listing, however old; empty before the first look.
     pub fn last_listing(&self) -> Arc<Listing> {
         self.seen.read().listing.clone()
-    }
-
-    /// The session with this directory name in a project (`None`: among the unplaced), checked to be
-    /// there now. Much cheaper than a listing where the name is known already.
-    ///
-    /// # Errors
-    /// As [`Catalog::listing`].
-    pub fn named(&self, project: Option<&Path>, name: &str) -> Result<Option<Listed>> {
-        if let Some(listed) = self.last_listing().named(project, name)
-            && self.is_current(&listed.session)
-        {
-            return Ok(Some(listed.clone()));
-        }
-        Ok(self.listing()?.named(project, name).cloned())
     }
 
     /// Whether a session of the last listing is still there, and where it was; cheap.

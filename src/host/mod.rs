@@ -65,6 +65,12 @@ impl Host {
         self.way_among(path, &mountinfo::read().unwrap_or_default())
     }
 
+    /// What is there, with its path resolved. A place that does not answer within [`PATIENCE`] counts as not there.
+    pub fn resolved(&self, path: &Path) -> Option<PathBuf> {
+        let (host, path) = (self.clone(), path.to_owned());
+        within(PATIENCE, move || host.way(&path).there()).flatten()
+    }
+
     fn way_among(&self, path: &Path, mounts: &[MountEntry]) -> Way {
         let relied_on = self.relied_on.iter().filter_map(|place| mountinfo::containing(mounts, place));
         let relied_on: Vec<Device> = relied_on.map(|mount| mount.device).collect();
@@ -109,6 +115,18 @@ impl Host {
         }
         Way::Leads(place)
     }
+}
+
+/// The paths that a directory can stand for where paths are recorded as somebody spelled them: as given and as
+/// found out otherwise (resolved, for example), in this order, each once.
+pub fn spellings<const N: usize>(given: &Path, others: [Option<PathBuf>; N]) -> Vec<PathBuf> {
+    let mut paths = vec![given.to_owned()];
+    for other in others.into_iter().flatten() {
+        if !paths.contains(&other) {
+            paths.push(other);
+        }
+    }
+    paths
 }
 
 /// The names of a path, last one first.

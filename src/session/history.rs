@@ -175,8 +175,8 @@ impl History {
                 return Err(Refusal::NothingToRescue { why });
             }
         };
-        let sound = (self.sound_turns as usize).min(self.turns.len());
-        if sound == 0 {
+        let sound = self.sound();
+        if sound.is_empty() {
             let why = format!(
                 "no turn ends before the damage ({}), so there is nothing to rescue; {}",
                 damage.brief(),
@@ -187,10 +187,15 @@ impl History {
         Ok(History {
             state: State::Ok,
             damages: Vec::new(),
-            turns: self.turns[..sound].to_vec(),
-            cuts: self.cuts.get(..=sound).unwrap_or(&self.cuts).to_vec(),
+            turns: sound.to_vec(),
+            cuts: self.cuts.get(..=sound.len()).unwrap_or(&self.cuts).to_vec(),
             ..self.clone()
         })
+    }
+
+    /// The turns that end before the first damage.
+    pub fn sound(&self) -> &[Turn] {
+        &self.turns[..(self.sound_turns as usize).min(self.turns.len())]
     }
 
     /// The damage to name where one is named: what refuses the turns, else a torn tail.
