@@ -113,12 +113,7 @@ pub(super) fn undo(
         };
         cut.read_again(&after_cut(session, &record, Direction::Undo), &expected)
     })?;
-    let commit = || {
-        locked.tree().rename(Path::new(JOURNAL), &undone_dir(number).join("undo.json"), false)?;
-        locked.tree().sync_dir(&undone_dir(number))?;
-        locked.tree().sync_dir(Path::new(""))
-    };
-    cut.commit(commit, &undone_dir(number).join("undo.json"))?;
+    cut.commit()?;
     Ok(UndoDone { number, keeps: plan.promise.turns, drops: before - plan.promise.turns.min(before) })
 }
 
@@ -194,13 +189,7 @@ pub(super) fn redo(
         };
         cut.read_again(&after_cut(session, &record, Direction::Redo), &expected)
     })?;
-    let done = undone_dir(number).join("redone.json");
-    let commit = || {
-        locked.tree().rename(Path::new(JOURNAL), &done, false)?;
-        locked.tree().sync_dir(&undone_dir(number))?;
-        locked.tree().sync_dir(Path::new(""))
-    };
-    cut.commit(commit, &done)?;
+    cut.commit()?;
     // From here the redo counts; what cannot be removed now is removed by the next cut or start.
     if let Err(refusal) = undone::discard(&locked, number) {
         log::warn!("the backup of redone undo {number} stays for now: {refusal}");
@@ -292,13 +281,13 @@ impl Cut<'_> {
     }
 
     /// Makes the cut count; rolls back if that fails.
-    fn commit(&self, commit: impl FnOnce() -> Result<()>, committed: &Path) -> Result<()> {
-        commit().map_err(|refusal| {
-            let journal = Path::new(JOURNAL);
+    fn commit(&self) -> Result<()> {
+        let (tree, journal) = (self.locked.tree(), Path::new(JOURNAL));
+        undone::count(self.locked, self.record.number, self.direction).map_err(|refusal| {
             let back = || -> Result<()> {
-                if self.locked.tree().stat(journal)?.is_none() {
-                    self.locked.tree().rename(committed, journal, false)?;
-                    self.locked.tree().sync_dir(Path::new(""))?;
+                if tree.stat(journal)?.is_none() {
+                    tree.rename(&undone::done(self.record.number, self.direction), journal, false)?;
+                    tree.sync_dir(Path::new(""))?;
                 }
                 Ok(())
             };

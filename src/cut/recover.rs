@@ -136,9 +136,7 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     let hands = leases_for(store, record);
     let site = Site { store, hands: &hands, backup: &backup };
     if direction == Direction::Undo && is_worked_on(store, record)? {
-        locked.tree().rename(Path::new(JOURNAL), &dir.join("undo.json"), false)?;
-        locked.tree().sync_dir(&dir)?;
-        locked.tree().sync_dir(Path::new(""))?;
+        undone::count(locked, record.number, direction)?;
         return Ok(vec![format!("the {what} is complete, and its agent has gone on from it: it stays")]);
     }
     match take_back(agent, &site, locked, record, direction) {
@@ -221,7 +219,7 @@ fn tidy(locked: &Locked) -> Result<()> {
             continue;
         }
         let dir = undone_dir(number);
-        if locked.tree().stat(&dir.join("redone.json"))?.is_some() {
+        if locked.tree().stat(&undone::done(number, Direction::Redo))?.is_some() {
             undone::discard(locked, number)?;
         } else if !holds_findings(locked, number)? {
             locked.tree().remove_dir(&dir)?;

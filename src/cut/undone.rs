@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::Tree;
 use super::journal::{Direction, Record, VERSION, path_text};
-use super::state::{Folder, Locked, StateDir, undone_dir};
+use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
 use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
@@ -178,9 +178,8 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
 pub(super) fn counting_numbers(folder: &Folder) -> Result<Vec<u32>> {
     let mut counting = Vec::new();
     for number in folder.numbers()? {
-        let dir = undone_dir(number);
-        let done = folder.tree.stat(&dir.join("undo.json"))?.is_some();
-        if done && folder.tree.stat(&dir.join("redone.json"))?.is_none() {
+        let undone = folder.tree.stat(&done(number, Direction::Undo))?.is_some();
+        if undone && folder.tree.stat(&done(number, Direction::Redo))?.is_none() {
             counting.push(number);
         }
     }
@@ -188,7 +187,7 @@ pub(super) fn counting_numbers(folder: &Folder) -> Result<Vec<u32>> {
 }
 
 pub(super) fn record(folder: &Folder, number: u32) -> Result<Record> {
-    parse(&folder.tree, &undone_dir(number).join("undo.json"))
+    parse(&folder.tree, &done(number, Direction::Undo))
 }
 
 pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
@@ -221,14 +220,30 @@ pub(super) fn sync_dir(locked: &Locked, number: u32) -> Result<()> {
     locked.tree().sync_dir(Path::new(""))
 }
 
+/// Where the journal of an undo or redo lies when it counts.
+pub(super) fn done(number: u32, direction: Direction) -> PathBuf {
+    undone_dir(number).join(match direction {
+        Direction::Undo => "undo.json",
+        Direction::Redo => "redone.json",
+    })
+}
+
+/// Makes the undo or redo count whose journal is written, durable when this returns.
+pub(super) fn count(locked: &Locked, number: u32, direction: Direction) -> Result<()> {
+    let tree = locked.tree();
+    tree.rename(Path::new(JOURNAL), &done(number, direction), false)?;
+    tree.sync_dir(&undone_dir(number))?;
+    tree.sync_dir(Path::new(""))
+}
+
 /// Removes an undo that no longer counts. `undo.json` goes first and `redone.json` last, so that a crash
 /// in between never makes it count again.
 pub(super) fn discard(locked: &Locked, number: u32) -> Result<()> {
     let (tree, dir) = (locked.tree(), undone_dir(number));
-    tree.unlink(&dir.join("undo.json"))?;
+    tree.unlink(&done(number, Direction::Undo))?;
     tree.sync_dir(&dir)?;
     tree.remove_dir(&dir.join("files"))?;
     tree.unlink(&dir.join("turns.json"))?;
-    tree.unlink(&dir.join("redone.json"))?;
+    tree.unlink(&done(number, Direction::Redo))?;
     tree.remove_dir(&dir)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileView, Piece};
+use super::{FileView, Piece, Session};
 
 /// Everything needed to make one cut, and to know afterwards that it is right. `Made` is what happens to files:
 /// an undo changes those of its session, a fork makes a new session's, and neither can be asked for the other's.
@@ -39,6 +39,13 @@ pub struct Promise {
     /// How many turns `transcript` must have. (A session whose transcript has none left may show records
     /// of another file as turns, which were not numbered before.)
     pub turns: u32,
+}
+
+impl Promise {
+    /// Of an undo: the same session with so many turns in `transcript`.
+    pub fn of(session: &Session, transcript: PathBuf, turns: u32) -> Promise {
+        Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), transcript, turns }
+    }
 }
 
 /// What an undo changes.

@@ -149,12 +149,7 @@ pub fn plan_undo(
         entry: None,
         locks,
         based_on: history.files.iter().filter(own).cloned().collect(),
-        promise: Promise {
-            session: session.key.path.to_path_buf(),
-            id: session.id.clone(),
-            transcript: PathBuf::new(),
-            turns: n,
-        },
+        promise: Promise::of(session, PathBuf::new(), n),
     })
 }
 

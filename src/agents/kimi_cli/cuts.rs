@@ -53,12 +53,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.push(Step::MoveAside { file });
         }
     }
-    let promise = Promise {
-        session: session.key.path.to_path_buf(),
-        id: session.id.clone(),
-        transcript: history.turn(n)?.file.to_path_buf(),
-        turns: keeps,
-    };
+    let promise = Promise::of(session, history.turn(n)?.file.to_path_buf(), keeps);
     let made = Changes { steps, row: None };
     Ok(Plan { made, entry: None, locks, based_on: history.files.clone(), promise })
 }

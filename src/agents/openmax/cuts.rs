@@ -51,12 +51,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.extend(sidecars);
         }
     }
-    let promise = Promise {
-        session: session.key.path.to_path_buf(),
-        id: session.id.clone(),
-        transcript: files.messages,
-        turns: n,
-    };
+    let promise = Promise::of(session, files.messages, n);
     Ok(Plan {
         made: Changes { steps, row: None },
         entry: Some(IndexEdit { index: INDEX.into(), edit }),
