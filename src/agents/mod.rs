@@ -11,11 +11,12 @@ pub mod kimi_cli;
 pub mod openmax;
 
 use std::any::Any;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+/// What [`Agent::place`] is asked with.
+pub use crate::host::Environment;
 use crate::render;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
@@ -217,28 +218,6 @@ impl Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Memory(..)" } else { "Memory(none)" })
-    }
-}
-
-/// The environment in which stores are looked for; a value, so that tests and `--store` can set it.
-#[derive(Clone, Debug, Default)]
-pub struct Environment {
-    pub home: Option<PathBuf>,
-    vars: Vec<(String, OsString)>,
-}
-
-impl Environment {
-    /// The environment of this process.
-    pub fn of_process() -> Environment {
-        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        let vars = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect();
-        Environment { home, vars }
-    }
-
-    /// A variable's value as a path, if it is set and not empty.
-    pub fn path(&self, name: &str) -> Option<PathBuf> {
-        let (_, value) = self.vars.iter().find(|(key, value)| key == name && !value.is_empty())?;
-        Some(PathBuf::from(value))
     }
 }
 

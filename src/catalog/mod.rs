@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::agents::{self, Agent, Environment};
+use crate::agents::{self, Agent};
+use crate::host::Environment;
 use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
 use crate::transcript;
 use crate::transcript::metrics::{ReadKind, count_bytes};

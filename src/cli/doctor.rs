@@ -11,11 +11,10 @@ use super::args::DoctorArgs;
 use super::exit::{Exit, Failure};
 use super::mount::default_mount_point;
 use super::output;
-use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::{self, Leftover, StateDir};
 use crate::daemon::{self, Answer};
-use crate::host::mountinfo;
+use crate::host::{Environment, mountinfo};
 use crate::render;
 
 /// How a thing is.

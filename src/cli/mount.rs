@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use super::args::MountArgs;
 use super::exit::{Exit, Failure};
 use super::selection;
-use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::StateDir;
 use crate::daemon::background::{self, Started};
 use crate::daemon::{self, Report, Request};
-use crate::host;
+use crate::host::{self, Environment};
 
 pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let env = Environment::of_process();

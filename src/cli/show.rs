@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::args::{Number, ShowArgs};
 use super::exit::{Exit, Failure};
 use super::{output, session_arg, stores};
-use crate::agents::{self, Environment};
+use crate::agents;
 use crate::catalog::{Catalog, View};
 use crate::cut::{self, StateDir, Undone};
+use crate::host::Environment;
 use crate::render;
 use crate::session::{History, Refusal, Session, Turn, rfc3339};
 

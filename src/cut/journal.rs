@@ -119,8 +119,6 @@ impl StoreLock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owner {
     pub pid: u32,
-    /// Start time of the process in clock ticks since boot, from /proc/PID/stat.
-    pub start: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -221,16 +219,8 @@ impl Direction {
 
 impl Owner {
     pub fn this_process() -> Owner {
-        let pid = std::process::id();
-        Owner { pid, start: start_time(pid).unwrap_or(0) }
+        Owner { pid: std::process::id() }
     }
-}
-
-/// When a process started, clock ticks since boot.
-pub(super) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold blanks and brackets; the fields after it do not. Start time is field 22.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The session that a folder of the state directory belongs to.

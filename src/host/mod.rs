@@ -1,10 +1,11 @@
 //! The host's own directory tree, outside the stores: where a path leads now. Used by everything that
-//! asks about a place which no store is in.
+//! asks about a place which no store is in. `environment` is what the process was started with.
 //!
 //! A path can lie on a file system that answers never. Whoever waits for a network mount can be let go, so
 //! that is bounded in time; whoever waits for a FUSE file system cannot be killed, not even at the end of the
 //! process, so one that nothing here relies on anyway is not touched at all.
 
+mod environment;
 pub mod mountinfo;
 
 use std::ffi::OsString;
@@ -12,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+pub use environment::Environment;
 use mountinfo::{Device, MountEntry};
 
 /// How long a command waits for the host.

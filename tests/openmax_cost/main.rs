@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use turnfs::agents::Environment;
 use turnfs::catalog::{Catalog, StoreOptions};
+use turnfs::host::Environment;
 use turnfs::session::AgentKind;
 use turnfs::transcript::metrics::{self, ReadKind};
 

@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Agent, Discovery, Environment, unless_irregular};
+use super::{Agent, Discovery, unless_irregular};
+use crate::host::Environment;
 use crate::session::{
     AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
 };

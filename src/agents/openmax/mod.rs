@@ -19,7 +19,8 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment, SharedIndex, unless_irregular};
+use super::{Agent, Discovery, SharedIndex, unless_irregular};
+use crate::host::Environment;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
 

@@ -167,7 +167,7 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         fn kind(&self) -> crate::session::AgentKind {
             Toy.kind()
         }
-        fn place(&self, _: &crate::agents::Environment) -> Option<std::path::PathBuf> {
+        fn place(&self, _: &crate::host::Environment) -> Option<std::path::PathBuf> {
             None
         }
         fn discover(&self, _: &Path, _: &crate::agents::Discovery) -> Result<crate::agents::Discovery> {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use crate::agents::{Agent, Discovery, Environment};
+use crate::agents::{Agent, Discovery};
 use crate::cut::StateDir;
 use crate::cut::verify::Proof;
+use crate::host::Environment;
 use crate::session::*;
 
 pub struct Toy;
