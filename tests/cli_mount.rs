@@ -161,6 +161,35 @@ fn a_dead_mount_is_cleared_by_the_next_start_and_by_umount() {
     assert!(store.run(&["umount", "m"]).refused().contains("is not mounted"));
 }
 
+/// A thread of the daemon that waited for an answer of its own mount kept the killed process, and so the mount,
+/// alive for ever.
+#[test]
+fn a_daemon_that_is_killed_while_it_starts_ends_and_leaves_a_dead_mount() {
+    let store = TestStore::from_sample("c-compact");
+    let at = path_of(&store, "m");
+    fs::create_dir(&at).unwrap();
+    let mut met_the_mount = 0;
+    for microseconds in (0..40).map(|step| step * 50) {
+        let mut command = store.command(&["mount", "-f"]);
+        command.arg(&at).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut daemon = command.spawn().unwrap();
+        let _guard = Background(at.clone());
+        eventually("mounted", || is_mounted(&at));
+        std::thread::sleep(Duration::from_micros(microseconds));
+        daemon.kill().unwrap();
+        let ended = support::wait(&mut daemon, Duration::from_secs(10));
+        assert!(ended.is_some(), "killed {microseconds} us after it had mounted, and it does not end");
+        met_the_mount += u32::from(is_mounted(&at));
+        let asked = run({
+            let mut stat = Command::new("stat");
+            stat.arg(&at);
+            stat
+        });
+        assert!(!is_mounted(&at) || asked.code != 0, "{}", asked.stdout);
+    }
+    assert!(met_the_mount > 20, "{met_the_mount} of 40 were killed with a mount");
+}
+
 #[test]
 fn umount_leaves_other_file_systems_alone() {
     let store = TestStore::empty();

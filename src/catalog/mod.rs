@@ -11,6 +11,7 @@ mod changes;
 mod find;
 mod listing;
 mod names;
+mod stamps;
 mod views;
 mod watch;
 

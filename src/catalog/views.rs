@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use super::stamps::{Names, are_true, stamps};
 use super::{Stamps, View};
 use crate::agents;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Ground, Passes, Stamp};
+use crate::transcript::{self, Passes, Stamp};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
@@ -45,8 +46,7 @@ struct Slot {
 struct Known {
     view: Arc<View>,
     stamps: Stamps,
-    /// Names in the session's directory, where it is one: a new file there is a change.
-    names: Option<Vec<std::ffi::OsString>>,
+    names: Names,
     /// Before the bytes were read.
     read_at: Timestamp,
     writer_asked: Instant,
@@ -123,7 +123,7 @@ impl Known {
         let read_at = Timestamp::now();
         let mut files = session.files.clone();
         let before = stamps(&session.key, &files)?;
-        let names = names(&session.key)?;
+        let mut names = Names::read(&session.key)?;
         passes.begin();
         let history = match agents::agent(session.key.agent).load_again(&session, passes) {
             // A file that was listed was gone when it was to be read: a cut by another process.
@@ -134,7 +134,7 @@ impl Known {
             history.files.iter().map(|view| view.file.clone()).filter(|file| !session.files.contains(file)),
         );
         let stamps = stamps(&session.key, &files)?;
-        let unchanged = stamps[..before.len()] == before[..] && self::names(&session.key)? == names;
+        let unchanged = stamps[..before.len()] == before[..] && names.are_true(&session.key)?;
         // What was read is what is there under that name.
         let was_read = |(file, stamp): &(PathBuf, Option<Stamp>)| match passes.stamp(file) {
             Some(read) => Some(read) == *stamp,
@@ -175,11 +175,7 @@ impl Known {
     /// system) are settled by the content's hash.
     fn is_true(&mut self, key: &SessionKey) -> Result<bool> {
         let now = Timestamp::now();
-        if names(key)? != self.names {
-            return Ok(false);
-        }
-        let files: Vec<PathBuf> = self.stamps.iter().map(|(file, _)| file.clone()).collect();
-        if stamps(key, &files)? != self.stamps {
+        if !self.names.are_true(key)? || !are_true(&self.stamps, key)? {
             return Ok(false);
         }
         if !agents::agent(key.agent).is_current(&self.view.session)? {
@@ -263,36 +259,4 @@ fn turn_versions(history: &History, previous: Option<&View>, passes: &Passes) ->
             .then(|| previous.turn_versions.get(at).copied())?
     };
     history.turns.iter().map(|turn| inherited(turn).unwrap_or_else(next_version)).collect()
-}
-
-fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Stamps> {
-    let ground = Ground::at(&key.root);
-    let stamp = |file: &PathBuf| {
-        let path = key.root.join(file);
-        match ground.stamp(&path) {
-            Ok(stamp) => Ok((file.clone(), stamp)),
-            Err(errno) => Err(Refusal::Io { action: "cannot look at", path, errno }),
-        }
-    };
-    files.iter().map(stamp).collect()
-}
-
-/// The names in the session's directory, sorted; `None` where the session is a single file.
-fn names(key: &SessionKey) -> Result<Option<Vec<std::ffi::OsString>>> {
-    let path = key.absolute();
-    let entries = match std::fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error)
-            if matches!(error.kind(), std::io::ErrorKind::NotADirectory | std::io::ErrorKind::NotFound) =>
-        {
-            return Ok(None);
-        }
-        Err(error) => return Err(Refusal::io("cannot list", &path, error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.push(entry.map_err(|error| Refusal::io("cannot list", &path, error))?.file_name());
-    }
-    names.sort();
-    Ok(Some(names))
 }

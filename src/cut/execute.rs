@@ -11,7 +11,6 @@ use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
-use super::holder;
 use super::journal::{Direction, Kind, Owner, Record, StoreLock, VERSION};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
@@ -22,6 +21,7 @@ use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
+use crate::host::processes;
 use crate::session::{Content, History, Lock, Refusal, Result, Session, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
@@ -406,7 +406,7 @@ pub(super) fn take_hands(
                 (file, format!("holds {}, which `force` does not override", name(file)))
             }
         };
-        live(agent, holder::of(&store.path().join(file)), evidence, asked)
+        live(agent, processes::writer_of(&store.path().join(file)), evidence, asked)
     })
 }
 
@@ -442,7 +442,7 @@ fn look_for_writer(
         std::thread::sleep(BETWEEN_LOOKS);
         if lengths()? != first {
             let files = seen.files.iter().map(|view| store.path().join(&view.file));
-            let pid = files.into_iter().find_map(|file| holder::of(&file));
+            let pid = files.into_iter().find_map(|file| processes::writer_of(&file));
             return Err(live(agent, pid, "is writing to it right now".into(), asked));
         }
     }

@@ -22,7 +22,6 @@ mod entry;
 mod execute;
 mod fault;
 mod fork;
-mod holder;
 mod journal;
 mod lease;
 mod prune;

@@ -39,6 +39,9 @@ pub use readiness::Report;
 /// How long another daemon that is just starting or ending at the same place is waited for.
 const CLAIM_LIMIT: Duration = Duration::from_secs(4);
 
+/// How long the kernel may take to begin with a new mount.
+const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(4);
+
 /// How long the session is waited for after its mount was taken away.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -111,15 +114,16 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
         .map_err(|error| Failure::Mount { path: path.clone(), why: error.to_string().trim().into() })?;
     let device = mounted.device();
     push_changes(&catalog, &fs, mounted.notices());
+    // The mount itself is not looked at from here: a thread that waits for an answer of its own process would
+    // keep that process alive after kill -9, and with it the mount, for ever.
+    let answers = mounted.answers(FIRST_ANSWER_LIMIT);
     news::watch_session(sender.clone(), mounted);
     news::watch_mountinfo(sender, path.clone(), device);
-    match ask(&path) {
-        Answer::Alive => report.ready(&path),
-        answer => {
-            detach::detach_lazily(&path, device)?;
-            return Err(Failure::Mount { path, why: format!("it does not answer ({answer:?})") });
-        }
+    if !answers {
+        detach::detach_lazily(&path, device)?;
+        return Err(Failure::Mount { path, why: "the kernel does not begin to use it".into() });
     }
+    report.ready(&path);
     log::info!("mounted at {} (device {device})", path.display());
     wait_for_the_end(&news, &path, device, &fs);
     readiness::notify_systemd("STOPPING=1");

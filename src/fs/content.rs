@@ -92,7 +92,7 @@ impl Fs {
             _ => {
                 let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
                 let size = told.facts.filter(|facts| facts.version == Some(version)).map(|facts| facts.size);
-                Ok(size.filter(|_| told.text == Some(version)).map(|size| (version, size)))
+                Ok(size.filter(|_| told.kept.version == Some(version)).map(|size| (version, size)))
             }
         }
     }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::control::ControlHandle;
 use super::inodes::{Inodes, Told};
@@ -22,6 +23,9 @@ pub(super) struct Handles {
 pub(super) struct Handle {
     pub ino: u64,
     pub shows: Shows,
+    pub cache: Cache,
+    /// Until something is asked through it: the kernel may not know yet that it is open.
+    landing: AtomicBool,
 }
 
 pub(super) enum Shows {
@@ -43,7 +47,6 @@ pub(super) struct TextHandle {
     /// `None` until somebody reads what the kernel does not have.
     pub text: Mutex<Option<Arc<Vec<u8>>>>,
     known: Mutex<(u128, u64)>,
-    pub cache: Cache,
     /// Whether the text may grow while it is open (the last turn).
     pub grows: bool,
 }
@@ -52,7 +55,7 @@ impl TextHandle {
     /// `len`: bytes.
     pub fn new(node: Node, version: u128, len: u64, text: Option<Vec<u8>>, grows: bool) -> TextHandle {
         let text = Mutex::new(text.map(Arc::new));
-        TextHandle { node, text, known: Mutex::new((version, len)), cache: Cache::Direct, grows }
+        TextHandle { node, text, known: Mutex::new((version, len)), grows }
     }
 
     pub fn version(&self) -> u128 {
@@ -71,60 +74,107 @@ impl TextHandle {
     }
 }
 
-/// How the kernel's page cache is used for one open file.
+/// How what the kernel keeps (pages of a file, entries of a directory) is used through one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
     /// Not at all: the size that the kernel knows need not be right.
     Direct,
-    /// From now on; what is in it is of another version.
+    /// From now on; what is there is of another version.
     Fresh,
-    /// What is in it is this very text.
+    /// What is there is this very version.
     Keep,
 }
 
-impl Handles {
-    pub fn add(&self, ino: u64, shows: Shows) -> u64 {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.write().insert(number, Arc::new(Handle { ino, shows }));
-        number
-    }
+/// What the kernel keeps of a node, and who uses it: only handles of one version, so that no reader ever sees
+/// a mixture of two.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    /// Open handles that use it.
+    pub handles: u32,
+    /// Those of them that made the kernel drop another version, and of which it is not known yet that it did.
+    landing: u32,
+    /// The version that those handles read, or the last of them read.
+    pub version: Option<u128>,
+    /// Of a file: its length, bytes.
+    pub len: u64,
+}
 
-    pub fn get(&self, number: u64) -> Option<Arc<Handle>> {
-        self.open.read().get(&number).cloned()
-    }
-
-    pub fn remove(&self, number: u64) -> Option<Arc<Handle>> {
-        self.open.write().remove(&number)
+impl Kept {
+    /// Decides how a handle on this version may use what is kept, and notes it.
+    fn admit(&mut self, version: u128, len: u64) -> Cache {
+        let same = self.version == Some(version);
+        if self.handles > 0 && !same {
+            return Cache::Direct;
+        }
+        self.handles += 1;
+        (self.version, self.len) = (Some(version), len);
+        if same && self.landing == 0 {
+            return Cache::Keep;
+        }
+        self.landing += 1;
+        Cache::Fresh
     }
 }
 
-/// Decides how a text of this version and length (bytes) may use the page cache, and notes it: only handles
-/// of one version share it, so that no reader ever sees pages of two.
-pub(super) fn admit(inodes: &Inodes, ino: u64, version: u128, len: u64) -> Cache {
-    let decide = |told: &mut Told| {
-        let same = told.text == Some(version);
-        if told.facts.map(|facts| facts.size) != Some(len) || (told.cached > 0 && !same) {
-            return Cache::Direct;
+impl Handles {
+    pub fn add(&self, ino: u64, shows: Shows, cache: Cache) -> u64 {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let landing = AtomicBool::new(cache == Cache::Fresh);
+        self.open.write().insert(number, Arc::new(Handle { ino, shows, cache, landing }));
+        number
+    }
+
+    /// The handle, for something that the kernel asks through it.
+    pub fn get(&self, number: u64, inodes: &Inodes) -> Option<Arc<Handle>> {
+        let handle = self.open.read().get(&number).cloned()?;
+        handle.has_landed(inodes);
+        Some(handle)
+    }
+
+    /// Closes a handle.
+    pub fn remove(&self, number: u64, inodes: &Inodes) {
+        let Some(handle) = self.open.write().remove(&number) else { return };
+        handle.has_landed(inodes);
+        if handle.cache != Cache::Direct {
+            inodes.told(handle.ino, |told| told.kept.handles = told.kept.handles.saturating_sub(1));
         }
-        told.cached += 1;
-        (told.text, told.text_len) = (Some(version), len);
-        if same { Cache::Keep } else { Cache::Fresh }
+    }
+}
+
+impl Handle {
+    fn has_landed(&self, inodes: &Inodes) {
+        if self.landing.load(Ordering::Relaxed) && self.landing.swap(false, Ordering::Relaxed) {
+            inodes.told(self.ino, |told| told.kept.landing = told.kept.landing.saturating_sub(1));
+        }
+    }
+
+    /// The text of a handle grew.
+    pub fn grew(&self, inodes: &Inodes, version: u128, len: u64) {
+        if self.cache != Cache::Direct {
+            inodes.told(self.ino, |told| (told.kept.version, told.kept.len) = (Some(version), len));
+        }
+    }
+}
+
+/// How a handle on a text of this version and length (bytes) may use the kernel's pages.
+pub(super) fn admit_text(inodes: &Inodes, ino: u64, version: u128, len: u64) -> Cache {
+    let decide = |told: &mut Told| match told.facts {
+        Some(facts) if facts.size == len => told.kept.admit(version, len),
+        _ => Cache::Direct,
     };
     inodes.told(ino, decide).unwrap_or(Cache::Direct)
 }
 
-/// A handle that used the page cache is closed.
-pub(super) fn dismiss(inodes: &Inodes, ino: u64, cache: Cache) {
-    if cache != Cache::Direct {
-        inodes.told(ino, |told| told.cached = told.cached.saturating_sub(1));
+/// How a handle on these entries of a directory may use those that the kernel keeps.
+pub(super) fn admit_entries(inodes: &Inodes, ino: u64, entries: &[(OsString, Node)]) -> Cache {
+    let mut version = Xxh3::new();
+    for (name, node) in entries {
+        version.update(name.as_encoded_bytes());
+        // No name has this byte.
+        version.update(b"\0");
+        version.update(&inodes.number(node).to_ne_bytes());
     }
-}
-
-/// The text of a handle that uses the page cache grew.
-pub(super) fn grew(inodes: &Inodes, ino: u64, cache: Cache, version: u128, len: u64) {
-    if cache != Cache::Direct {
-        inodes.told(ino, |told| (told.text, told.text_len) = (Some(version), len));
-    }
+    inodes.told(ino, |told| told.kept.admit(version.digest128(), 0)).unwrap_or(Cache::Direct)
 }
 
 #[cfg(test)]
@@ -139,25 +189,49 @@ mod tests {
         ino
     }
 
+    fn open(inodes: &Inodes, handles: &Handles, ino: u64, version: u128) -> (Cache, u64) {
+        let cache = admit_text(inodes, ino, version, 3);
+        let node = Node::Host(std::path::Path::new("/a").into());
+        let text = TextHandle::new(node, version, 3, None, false);
+        (cache, handles.add(ino, Shows::Text(text), cache))
+    }
+
     #[test]
-    fn handles_of_two_versions_never_share_the_page_cache() {
-        let inodes = Inodes::new();
+    fn handles_of_two_versions_never_share_what_the_kernel_keeps() {
+        let (inodes, handles) = (Inodes::new(), Handles::default());
         let ino = inode(&inodes, 3);
         let (old, new) = (1, 2);
-        assert_eq!(admit(&inodes, ino, old, 3), Cache::Fresh);
-        assert_eq!(admit(&inodes, ino, old, 3), Cache::Keep);
-        assert_eq!(admit(&inodes, ino, new, 3), Cache::Direct);
-        dismiss(&inodes, ino, Cache::Fresh);
-        assert_eq!(admit(&inodes, ino, new, 3), Cache::Direct, "one reader of the old text is left");
-        dismiss(&inodes, ino, Cache::Keep);
-        assert_eq!(admit(&inodes, ino, new, 3), Cache::Fresh);
+        let (first, handle) = open(&inodes, &handles, ino, old);
+        assert_eq!(first, Cache::Fresh);
+        handles.get(handle, &inodes);
+        let (second, another) = open(&inodes, &handles, ino, old);
+        assert_eq!(second, Cache::Keep);
+        assert_eq!(open(&inodes, &handles, ino, new).0, Cache::Direct);
+        handles.remove(handle, &inodes);
+        assert_eq!(open(&inodes, &handles, ino, new).0, Cache::Direct, "one reader of the old text is left");
+        handles.remove(another, &inodes);
+        assert_eq!(open(&inodes, &handles, ino, new).0, Cache::Fresh);
+    }
+
+    #[test]
+    fn nothing_is_kept_before_the_kernel_has_certainly_dropped_the_other_version() {
+        let (inodes, handles) = (Inodes::new(), Handles::default());
+        let ino = inode(&inodes, 3);
+        let (_, old) = open(&inodes, &handles, ino, 1);
+        handles.remove(old, &inodes);
+        let (first, new) = open(&inodes, &handles, ino, 2);
+        let (second, same) = open(&inodes, &handles, ino, 2);
+        assert_eq!((first, second), (Cache::Fresh, Cache::Fresh), "the first answer may be on its way");
+        handles.get(new, &inodes);
+        handles.remove(same, &inodes);
+        assert_eq!(open(&inodes, &handles, ino, 2).0, Cache::Keep);
     }
 
     #[test]
     fn a_text_of_another_size_than_the_kernel_knows_is_read_directly() {
         let inodes = Inodes::new();
         let ino = inode(&inodes, 3);
-        assert_eq!(admit(&inodes, ino, 1, 6), Cache::Direct);
-        assert_eq!(admit(&inodes, ino, 1, 3), Cache::Fresh);
+        assert_eq!(admit_text(&inodes, ino, 1, 6), Cache::Direct);
+        assert_eq!(admit_text(&inodes, ino, 1, 3), Cache::Fresh);
     }
 }

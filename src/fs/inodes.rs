@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 
 use parking_lot::RwLock;
 
+use super::handles::Kept;
 use super::node::Node;
 use super::tree::Facts;
 
@@ -36,12 +37,8 @@ struct Known {
 pub(super) struct Told {
     /// In the last answer.
     pub facts: Option<Facts>,
-    /// Open handles whose reads go through the kernel's page cache.
-    pub cached: u32,
-    /// The version of the text that those handles read, or the last of them read.
-    pub text: Option<u128>,
-    /// Its length, bytes.
-    pub text_len: u64,
+    /// What it keeps of its content.
+    pub kept: Kept,
 }
 
 /// How many absent names of one directory are remembered; more are not cached by the kernel.

@@ -75,7 +75,7 @@ pub struct Access {
     pub truncate: bool,
 }
 
-/// An open file.
+/// An open file or directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     pub handle: u64,
@@ -177,14 +177,14 @@ impl Fs {
         let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
         let facts = match (self.facts(&node), told.facts) {
             // A file that is gone is still what it was to those who have it open.
-            (Err(_), Some(before)) if told.cached > 0 => Ok(before),
+            (Err(_), Some(before)) if told.kept.handles > 0 && before.version.is_some() => Ok(before),
             (facts, _) => facts,
         };
         // Whoever reads through a handle reads its version, whatever the file has become.
-        if let Some(handle) = handle.and_then(|number| self.handles.get(number))
+        if let Some(handle) = handle.and_then(|number| self.handles.get(number, &self.inodes))
             && let Shows::Text(text) = &handle.shows
         {
-            self.grow(handle.ino, text);
+            self.grow(&handle, text);
             let size = text.len();
             return Ok(match facts {
                 Ok(facts) => self.attr(ino, &node, tree::Facts { size, ..facts }, heard),
@@ -239,12 +239,13 @@ impl Fs {
     ///
     /// # Errors
     /// Why it cannot be listed.
-    pub fn opendir(&self, ino: u64) -> Result<u64> {
+    pub fn opendir(&self, ino: u64) -> Result<Opened> {
         let node = self.node(ino)?;
         let mut entries: Vec<(OsString, Node)> =
             vec![(".".into(), node.clone()), ("..".into(), node.parent())];
         entries.append(&mut self.entries(&node)?);
-        Ok(self.handles.add(ino, Shows::Directory(entries)))
+        let cache = handles::admit_entries(&self.inodes, ino, &entries);
+        Ok(Opened { handle: self.handles.add(ino, Shows::Directory(entries), cache), cache })
     }
 
     /// Gives the entries behind `cookie` to `sink` until it says that it is full.
@@ -304,17 +305,13 @@ impl Fs {
         Ok(())
     }
 
-    pub fn releasedir(&self, handle: u64) {
-        self.handles.remove(handle);
-    }
-
     /// Opens a file.
     ///
     /// # Errors
     /// Why it cannot be read; for a control file opened for writing, what refuses every command.
     pub fn open(&self, ino: u64, access: Access) -> Result<Opened> {
         let node = self.node(ino)?;
-        let opened = |shows, cache| Opened { handle: self.handles.add(ino, shows), cache };
+        let opened = |shows, cache| Opened { handle: self.handles.add(ino, shows, cache), cache };
         if let Node::Session(session, Part::Control(control)) = &node {
             let handle = self.open_control(session, *control, access.write)?;
             return Ok(opened(Shows::Control(handle), Cache::Direct));
@@ -333,12 +330,11 @@ impl Fs {
             let shows = Shows::Raw { session: session.clone(), name: name.clone(), stat: found.stat };
             return Ok(opened(shows, cache));
         }
-        let mut text = self.open_text(ino, &node)?;
-        text.cache = match &node {
+        let text = self.open_text(ino, &node)?;
+        let cache = match &node {
             Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta) => Cache::Direct,
-            _ => handles::admit(&self.inodes, ino, text.version(), text.len()),
+            _ => handles::admit_text(&self.inodes, ino, text.version(), text.len()),
         };
-        let cache = text.cache;
         Ok(opened(Shows::Text(text), cache))
     }
 
@@ -352,7 +348,7 @@ impl Fs {
         match &handle.shows {
             Shows::Text(open) => {
                 let text = self.text_of(open)?;
-                let text = match offset + size as u64 > text.len() as u64 && self.grow(handle.ino, open) {
+                let text = match offset + size as u64 > text.len() as u64 && self.grow(&handle, open) {
                     true => self.text_of(open)?,
                     false => text,
                 };
@@ -402,12 +398,9 @@ impl Fs {
         }
     }
 
+    /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
-        if let Some(handle) = self.handles.remove(handle)
-            && let Shows::Text(text) = &handle.shows
-        {
-            handles::dismiss(&self.inodes, handle.ino, text.cache);
-        }
+        self.handles.remove(handle, &self.inodes);
     }
 
     fn node(&self, ino: u64) -> Result<Node> {
@@ -416,16 +409,16 @@ impl Fs {
 
     fn handle(&self, number: u64) -> Result<Arc<Handle>> {
         let unknown = || Refusal::Internal { what: format!("no file is open as {number}") };
-        self.handles.get(number).ok_or_else(unknown)
+        self.handles.get(number, &self.inodes).ok_or_else(unknown)
     }
 
     /// The attributes as they are told to the kernel.
     fn attr(&self, ino: u64, node: &Node, mut facts: tree::Facts, heard: u64) -> Attr {
         // The size that the kernel knows bounds what it reads from its pages: as long as somebody reads those of
         // another version, it must stay the size of that. Whoever opens the file now reads past the pages.
-        let kept = self
-            .inodes
-            .told(ino, |told| (told.cached > 0 && told.text != facts.version).then_some(told.text_len));
+        let kept = self.inodes.told(ino, |told| {
+            (told.kept.handles > 0 && told.kept.version != facts.version).then_some(told.kept.len)
+        });
         if let (Some(len), true) = (kept.flatten(), facts.version.is_some()) {
             facts.size = len;
         }
@@ -456,7 +449,7 @@ impl Fs {
 
     /// Lets an open last turn grow with its file, if what was shown is still its beginning (`tail -f`);
     /// whether it did. A turn that was rewritten stays what it was when it was opened.
-    fn grow(&self, ino: u64, open: &TextHandle) -> bool {
+    fn grow(&self, handle: &Handle, open: &TextHandle) -> bool {
         if !open.grows || !self.facts(&open.node).is_ok_and(|facts| facts.size > open.len()) {
             return false;
         }
@@ -464,7 +457,7 @@ impl Fs {
         if !now.bytes.starts_with(&before) {
             return false;
         }
-        handles::grew(&self.inodes, ino, open.cache, now.version, now.bytes.len() as u64);
+        handle.grew(&self.inodes, now.version, now.bytes.len() as u64);
         open.grow(now.bytes, now.version);
         true
     }

@@ -99,7 +99,10 @@ impl Fs {
 
     fn is_between_versions(&self, ino: u64, facts: &Facts) -> bool {
         facts.version.is_some()
-            && self.inodes.told(ino, |told| told.cached > 0 && told.text != facts.version).unwrap_or(false)
+            && self
+                .inodes
+                .told(ino, |told| told.kept.handles > 0 && told.kept.version != facts.version)
+                .unwrap_or(false)
     }
 
     /// How long the kernel may remember that there is no such name, which is noted with the directory;
@@ -173,10 +176,10 @@ impl Fs {
         if now == Some(before) {
             return;
         }
-        let cached = self.inodes.told(ino, |told| told.cached);
+        let readers = self.inodes.told(ino, |told| told.kept.handles);
         match now {
             // Whoever has it open goes on with the pages of the version that was opened.
-            Some(now) if now.version != before.version && cached == Some(0) => {
+            Some(now) if now.version != before.version && readers == Some(0) => {
                 stale.push(Stale::Content { ino, from: 0 });
             }
             Some(_) => stale.push(Stale::Attributes { ino }),

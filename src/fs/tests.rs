@@ -39,14 +39,14 @@ impl Sample {
     }
 
     fn names(&self, ino: u64) -> Vec<String> {
-        let handle = self.fs.opendir(ino).unwrap();
+        let handle = self.fs.opendir(ino).unwrap().handle;
         let mut names = Vec::new();
         let collect = |entry: DirEntry<'_>| {
             names.push(entry.name.to_str().unwrap().to_owned());
             false
         };
         self.fs.readdir(handle, 0, collect).unwrap();
-        self.fs.releasedir(handle);
+        self.fs.release(handle);
         names
     }
 
@@ -137,7 +137,7 @@ fn what_is_reachable_by_name_is_listed_only_with_show_all() {
 fn a_directory_is_a_snapshot_with_stable_cookies() {
     let sample = Sample::of("a-plain");
     let turns = sample.ino(&format!("{}/turns", sample.session())).unwrap();
-    let handle = sample.fs.opendir(turns).unwrap();
+    let handle = sample.fs.opendir(turns).unwrap().handle;
     let mut first = Vec::new();
     sample
         .fs
@@ -169,7 +169,7 @@ fn the_kernel_can_forget_everything_it_was_told() {
         parent = sample.fs.lookup(parent, OsStr::new(name)).unwrap().ino;
         told.push(parent);
     }
-    let handle = sample.fs.opendir(parent).unwrap();
+    let handle = sample.fs.opendir(parent).unwrap().handle;
     let mut entries = 0;
     // The fifth entry does not fit any more, so the kernel does not get to know it.
     let fill = |entry: DirEntry<'_>, attr: Attr| {
@@ -180,7 +180,7 @@ fn the_kernel_can_forget_everything_it_was_told() {
         entries == 5
     };
     sample.fs.readdirplus(handle, 0, fill).unwrap();
-    sample.fs.releasedir(handle);
+    sample.fs.release(handle);
     told.iter().for_each(|ino| sample.fs.forget(*ino, 1));
     assert_eq!(sample.fs.inodes.len(), before);
 }

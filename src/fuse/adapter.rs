@@ -18,6 +18,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::mounted::Begun;
 use super::notices::Notices;
 use crate::fs::{self, Attr, Cache, Fs, Kind, Op};
 use crate::session::Refusal;
@@ -32,14 +33,14 @@ pub(super) struct Adapter {
     /// Whose files these are.
     owner: (u32, u32),
     notices: Notices,
-    /// Dropped with the adapter: tells that the session has ended.
-    _alive: Sender<()>,
+    /// Tells that the kernel has begun; dropped with the adapter, which tells that the session has ended.
+    alive: Sender<Begun>,
 }
 
 impl Adapter {
-    pub fn new(fs: Arc<Fs>, notices: Notices, alive: Sender<()>) -> Adapter {
+    pub fn new(fs: Arc<Fs>, notices: Notices, alive: Sender<Begun>) -> Adapter {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Adapter { fs, owner, notices, _alive: alive }
+        Adapter { fs, owner, notices, alive }
     }
 
     /// Does what a request asks for. A bug costs one answer, not the thread that gives it.
@@ -135,6 +136,15 @@ fn open_flags(cache: Cache) -> FopenFlags {
         }
 }
 
+/// As [`open_flags`], of a directory: a listing that the kernel has costs one request less for each page of it.
+fn opendir_flags(cache: Cache) -> FopenFlags {
+    match cache {
+        Cache::Direct => FopenFlags::FOPEN_KEEP_CACHE,
+        Cache::Fresh => FopenFlags::FOPEN_CACHE_DIR,
+        Cache::Keep => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+    }
+}
+
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = [
@@ -154,6 +164,8 @@ impl Filesystem for Adapter {
         if let Err(nearest) = config.set_max_write(LARGEST_REQUEST) {
             let _ = config.set_max_write(nearest);
         }
+        // Whoever mounted may have given up waiting.
+        let _ = self.alive.send(Begun);
         Ok(())
     }
 
@@ -316,7 +328,7 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.answer(Op::Opendir, |fs| fs.opendir(ino.0)) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Ok(opened) => reply.opened(FileHandle(opened.handle), opendir_flags(opened.cache)),
             Err(errno) => reply.error(errno),
         }
     }
@@ -371,7 +383,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         fs::count(Op::Releasedir);
-        self.fs.releasedir(handle.0);
+        self.fs.release(handle.0);
         reply.ok();
     }
 

@@ -37,12 +37,12 @@ pub struct MountOptions {
 pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: MountOptions) -> io::Result<Mounted> {
     let mountpoint = mountpoint.canonicalize()?;
     // The adapter is dropped when the session has ended, by whomever: that closes this channel.
-    let (alive, ended) = mpsc::channel();
+    let (alive, begun) = mpsc::channel();
     let (notices, queue) = notices::queue(fs.notices_waiting());
     let adapter = adapter::Adapter::new(fs, notices.clone(), alive);
     let session = fuser::spawn_mount(adapter, &mountpoint, &config(options))?;
     queue.run(session.notifier())?;
-    Mounted::new(session, &mountpoint, notices, ended)
+    Mounted::new(session, &mountpoint, notices, begun)
 }
 
 fn config(options: MountOptions) -> Config {

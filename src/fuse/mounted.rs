@@ -5,6 +5,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use fuser::BackgroundSession;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -12,6 +13,10 @@ use rustix::io::Errno;
 
 use super::Notices;
 use crate::host::mountinfo::Device;
+
+/// The kernel's first request has come: all that follow are answered.
+#[derive(Debug)]
+pub(super) struct Begun;
 
 /// A mounted file system.
 ///
@@ -22,8 +27,8 @@ pub struct Mounted {
     _session: ManuallyDrop<BackgroundSession>,
     device: Device,
     notices: Notices,
-    /// Disconnected when the session has ended.
-    ended: Receiver<()>,
+    /// Tells when the kernel has begun, and is disconnected when the session has ended.
+    alive: Receiver<Begun>,
 }
 
 impl Mounted {
@@ -31,10 +36,10 @@ impl Mounted {
         session: BackgroundSession,
         mountpoint: &Path,
         notices: Notices,
-        ended: Receiver<()>,
+        alive: Receiver<Begun>,
     ) -> io::Result<Mounted> {
         match device_at(mountpoint) {
-            Ok(device) => Ok(Mounted { _session: ManuallyDrop::new(session), device, notices, ended }),
+            Ok(device) => Ok(Mounted { _session: ManuallyDrop::new(session), device, notices, alive }),
             Err(errno) => {
                 // The mount is a moment old and ours: here fuser's own way to end it is right.
                 session.umount_and_join()?;
@@ -53,10 +58,14 @@ impl Mounted {
         self.notices.clone()
     }
 
+    /// Waits until the kernel has begun to ask; whether it did so within `limit`. To be called once.
+    pub fn answers(&self, limit: Duration) -> bool {
+        self.alive.recv_timeout(limit).is_ok()
+    }
+
     /// Waits until the file system is unmounted, by whomever.
     pub fn join(&self) {
-        // Nothing is ever sent: the only news is the end.
-        let _ = self.ended.recv();
+        while let Ok(Begun) = self.alive.recv() {}
     }
 }
 

@@ -1,12 +1,15 @@
-//! The host's own directory tree, outside the stores: where a path leads now. Used by everything that
-//! asks about a place which no store is in. `environment` is what the process was started with.
+//! The host outside the stores: where a path leads now, what is mounted, which processes run and what they
+//! hold, and the environment that this one was started with. Used by everything that asks about what no store
+//! tells.
 //!
 //! A path can lie on a file system that answers never. Whoever waits for a network mount can be let go, so
 //! that is bounded in time; whoever waits for a FUSE file system cannot be killed, not even at the end of the
 //! process, so one that nothing here relies on anyway is not touched at all.
 
 mod environment;
+pub mod locks;
 pub mod mountinfo;
+pub mod processes;
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};

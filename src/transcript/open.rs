@@ -20,6 +20,9 @@ use crate::session::{Refusal, Result};
 /// Set when the kernel (or a sandbox around us) does not offer openat2.
 static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
 
+/// How a directory is held: without reading it, which whoever watches it would hear of each time.
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+
 /// A store's root directory, held open.
 #[derive(Debug)]
 pub struct StoreDir {
@@ -56,8 +59,7 @@ impl StoreDir {
     /// # Errors
     /// What prevents opening it as a directory.
     pub fn open(root: &Path) -> Result<Option<StoreDir>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::openat(CWD, root, flags, Mode::empty()) {
+        match rustix::fs::openat(CWD, root, DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(handle) => {
                 let ground = Ground::of(&handle);
                 Ok(Some(StoreDir { handle, path: root.to_owned(), ground }))
@@ -108,8 +110,7 @@ impl StoreDir {
         let parent = if parent.as_os_str().is_empty() {
             self.handle.as_fd()
         } else {
-            let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let Some(handle) = self.resolve("cannot look at", parent, flags)? else { return Ok(None) };
+            let Some(handle) = self.resolve("cannot look at", parent, DIRECTORY)? else { return Ok(None) };
             opened = handle;
             opened.as_fd()
         };
@@ -141,8 +142,7 @@ impl StoreDir {
     /// # Errors
     /// ELOOP for a symlink anywhere on the way, and what the system reports.
     pub fn dir(&self, dir: &Path) -> Result<Option<StoreDir>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let handle = self.resolve("cannot open", dir, flags)?;
+        let handle = self.resolve("cannot open", dir, DIRECTORY)?;
         let ground = self.ground;
         Ok(handle.map(|handle| StoreDir { handle, path: self.path.join(dir), ground }))
     }
@@ -154,7 +154,9 @@ impl StoreDir {
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let refuse = |errno| Refusal::Io { action: "cannot list", path: self.path.clone(), errno };
         let mut entries = Vec::new();
-        for entry in Dir::read_from(&self.handle).map_err(refuse)? {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(&self.handle, ".", flags, Mode::empty()).map_err(refuse)?;
+        for entry in Dir::new(listed).map_err(refuse)? {
             let entry = entry.map_err(refuse)?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {

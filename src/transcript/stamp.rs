@@ -16,12 +16,11 @@ use rustix::fs::{AtFlags, CWD, FileType, StatFs, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::open::{EntryKind, kind};
+use crate::host::mountinfo::Device;
 use crate::session::FileHash;
 
 /// Times of a file as (seconds, nanoseconds) since 1970.
 type Time = (i64, u32);
-/// Major and minor number.
-type Device = (u32, u32);
 
 /// A change within this time before the file was read can have been followed by another one that left the
 /// same times: 2 s is FAT's and twice 128-byte ext4's clock step, plus a tick.
@@ -70,14 +69,14 @@ pub struct Ground {
 impl Ground {
     pub(super) fn of(dir: impl AsFd) -> Ground {
         let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
-        let device = found.ok().map(|found| (found.stx_dev_major, found.stx_dev_minor));
+        let device = found.ok().map(|found| device_of(&found));
         Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
     }
 
     /// Of what is called so now; nothing is believed of what is not there.
     pub fn at(dir: &Path) -> Ground {
         let found = rustix::fs::statx(CWD, dir, AtFlags::empty(), StatxFlags::TYPE);
-        let device = found.ok().map(|found| (found.stx_dev_major, found.stx_dev_minor));
+        let device = found.ok().map(|found| device_of(&found));
         Ground { device, tested: file_system_is_tested(dir) }
     }
 
@@ -99,11 +98,15 @@ impl Ground {
 
     fn is_tested_for(&self, found: &Statx, other: impl FnOnce() -> bool) -> bool {
         match self.device {
-            Some(device) if device == (found.stx_dev_major, found.stx_dev_minor) => self.tested,
+            Some(device) if device == device_of(found) => self.tested,
             // Another file system is mounted here.
             _ => other(),
         }
     }
+}
+
+fn device_of(found: &Statx) -> Device {
+    Device { major: found.stx_dev_major, minor: found.stx_dev_minor }
 }
 
 impl Stamp {
@@ -134,7 +137,7 @@ impl Stamp {
         };
         Stamp {
             kind: kind(FileType::from_raw_mode(found.stx_mode.into())),
-            device: (found.stx_dev_major, found.stx_dev_minor),
+            device: device_of(found),
             inode: found.stx_ino,
             birth,
             len: found.stx_size,
@@ -162,7 +165,7 @@ impl Stamp {
         }
     }
 
-    /// Device (major and minor number) and inode.
+    /// Device and inode.
     pub fn identity(&self) -> (Device, u64) {
         (self.device, self.inode)
     }

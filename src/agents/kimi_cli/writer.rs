@@ -1,20 +1,16 @@
 //! Who has a session open. Facts: `docs/stores/kimi-cli.md`, "Live writer".
 //!
 //! The client has no lock file and no open descriptor, so this is evidence: a kimi process in the work
-//! directory, or a last turn without its end in files that were written a moment ago. The project itself
-//! is hardly touched (it may be on a dead network mount): only who is a client is asked where it works.
+//! directory, or a last turn without its end in files that were written a moment ago.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::time::{Duration, SystemTime};
 
-use crate::host::{self, Host, Way};
+use crate::host::processes::{self, Process};
 use crate::session::{AgentKind, History, Session, Writer};
 
-/// How long the file system of a project may take to say which directory that is. A busy machine needs longer
-/// than one would think, and whoever does not answer counts as a writer.
-const PROJECT_TIME: Duration = Duration::from_secs(1);
 /// A last turn without its end counts as running while the files are younger than this.
 const RECENT: Duration = Duration::from_secs(60);
 
@@ -45,73 +41,34 @@ fn open_turn(session: &Session, history: &History) -> Option<Writer> {
 }
 
 /// A kimi process that works in the session's directory, or holds one of its files open for writing.
-///
-/// All processes are looked at, however long that takes: "not finished looking" must never mean "nobody".
 fn process(session: &Session) -> Option<Writer> {
-    let own = rustix::process::getpid().as_raw_nonzero().get() as u32;
-    let uid = rustix::process::geteuid().as_raw();
-    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if pid == own {
-            continue;
-        }
-        let proc = entry.path();
-        let Ok(command_line) = std::fs::read(proc.join("cmdline")) else { continue };
-        let arguments: Vec<&OsStr> = command_line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
-        if !is_kimi(&arguments) {
-            continue;
-        }
-        use std::os::unix::fs::MetadataExt as _;
-        if uid != 0 && !entry.metadata().is_ok_and(|facts| facts.uid() == uid) {
-            continue;
-        }
-        let writer = |evidence: String| Some(Writer { agent: AgentKind::KimiCli, pid: Some(pid), evidence });
-        let cwd = std::fs::read_link(proc.join("cwd")).ok();
-        if let Some(project) = session.project() {
-            if cwd.as_deref() == Some(project) {
-                return writer(format!("works in {}", project.display()));
-            }
-            if work_dir_argument(&arguments, cwd.as_deref()).is_some_and(|dir| same(&dir, project)) {
-                return writer(format!("was started for {}", project.display()));
-            }
-            // A recorded path may lead over symlinks; what /proc shows is resolved. Only asked where there
-            // is a client at all, for a project may be on a dead network mount.
-            match cwd.as_deref().map_or(Some(false), |cwd| is_in(cwd, project)) {
-                Some(true) => return writer(format!("works in {}", project.display())),
-                Some(false) => {}
-                None => return writer("may work there: the project's directory does not answer".into()),
-            }
-        }
-        if holds_open(&proc, &session.key.absolute()) {
-            return writer("has its files open".into());
-        }
-    }
-    None
+    let uid = rustix::process::geteuid();
+    let mut clients = processes::others()
+        .filter(|process| is_kimi(&process.arguments) && (uid.is_root() || process.uid == uid.as_raw()));
+    clients.find_map(|client| {
+        let evidence = evidence(&client, session)?;
+        Some(Writer { agent: AgentKind::KimiCli, pid: Some(client.pid), evidence })
+    })
 }
 
-/// Whether a process's directory (resolved, as /proc shows it) is where the project's path leads: asked on a
-/// thread of its own, and `None` if that does not answer in time.
-fn is_in(cwd: &Path, project: &Path) -> Option<bool> {
-    let asked = project.to_owned();
-    let way = host::within(PROJECT_TIME, move || Host::default().way(&asked))?;
-    match way {
-        Way::Leads(place) => Some(place == cwd),
-        Way::Missing(_) => Some(false),
-        // Only who works on that file system can work in the project.
-        Way::Untouched(place) => {
-            if cwd.starts_with(place) {
-                None
-            } else {
-                Some(false)
-            }
+fn evidence(client: &Process, session: &Session) -> Option<String> {
+    if let Some(project) = session.project() {
+        let named = work_dir_argument(&client.arguments, client.cwd.as_deref());
+        if named.is_some_and(|dir| same(&dir, project)) {
+            return Some(format!("was started for {}", project.display()));
+        }
+        match client.works_in(project) {
+            Some(true) => return Some(format!("works in {}", project.display())),
+            Some(false) => {}
+            None => return Some("may work there: the project's directory does not answer".into()),
         }
     }
+    client.writes(&session.key.absolute()).then(|| "has its files open".into())
 }
 
 /// Whether a command line is the client: the program, or the script that an interpreter runs, is named
 /// kimi or lies in its package. A file called kimi that some other program was given is not enough.
-fn is_kimi(arguments: &[&OsStr]) -> bool {
+fn is_kimi(arguments: &[OsString]) -> bool {
     let Some(program) = arguments.first() else { return false };
     // Once it runs, the client names its process `Kimi Code` (workers: `kimi-code-worker` and the like), and
     // its arguments are gone.
@@ -164,11 +121,11 @@ fn is_kimi_path(argument: &OsStr) -> bool {
 }
 
 /// `--work-dir DIR`, `--work-dir=DIR`, `-w DIR`; a relative one against the process's directory.
-fn work_dir_argument(arguments: &[&OsStr], cwd: Option<&Path>) -> Option<std::path::PathBuf> {
+fn work_dir_argument(arguments: &[OsString], cwd: Option<&Path>) -> Option<std::path::PathBuf> {
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let value = match argument.as_bytes() {
-            b"--work-dir" | b"-w" => rest.next().copied(),
+            b"--work-dir" | b"-w" => rest.next().map(OsString::as_os_str),
             other => other.strip_prefix(b"--work-dir=").map(OsStr::from_bytes),
         };
         if let Some(value) = value {
@@ -193,33 +150,17 @@ fn same(given: &Path, project: &Path) -> bool {
     plain == project
 }
 
-/// Whether a process has something of the session open for writing, by /proc alone.
-fn holds_open(proc: &Path, session: &Path) -> bool {
-    let Ok(entries) = std::fs::read_dir(proc.join("fd")) else { return false };
-    entries.flatten().take(256).any(|entry| {
-        let ours = std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(session));
-        ours && {
-            let info =
-                std::fs::read_to_string(proc.join("fdinfo").join(entry.file_name())).unwrap_or_default();
-            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-            let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-            flags.is_some_and(|flags| flags & (libc::O_ACCMODE as u32) != libc::O_RDONLY as u32)
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_running_client_is_known_by_the_title_that_it_gives_itself() {
-        let title: Vec<&OsStr> = b"Kimi Code\0\0\0".split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
-        assert!(is_kimi(&title));
+        assert!(is_kimi(&["Kimi Code", "", "", ""].map(OsString::from)));
     }
 
     fn kimi(line: &str) -> bool {
-        is_kimi(&line.split(' ').map(OsStr::new).collect::<Vec<_>>())
+        is_kimi(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -252,10 +193,10 @@ mod tests {
 
     #[test]
     fn a_work_dir_argument_counts_like_the_directory() {
-        let arguments: Vec<&OsStr> = ["kimi", "--work-dir", "../app/."].map(OsStr::new).to_vec();
+        let arguments = ["kimi", "--work-dir", "../app/."].map(OsString::from);
         let dir = work_dir_argument(&arguments, Some(Path::new("/home/ana/work")));
         assert!(dir.is_some_and(|dir| same(&dir, Path::new("/home/ana/app"))));
-        let arguments: Vec<&OsStr> = ["kimi", "--work-dir=/home/ana/app"].map(OsStr::new).to_vec();
+        let arguments = ["kimi", "--work-dir=/home/ana/app"].map(OsString::from);
         assert!(
             work_dir_argument(&arguments, None).is_some_and(|dir| same(&dir, Path::new("/home/ana/app")))
         );

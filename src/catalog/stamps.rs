@@ -1,0 +1,90 @@
+//! What tells that a session consists of the files that were read, and that these did not change.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::Stamps;
+use crate::session::{Refusal, Result, SessionKey};
+use crate::transcript::{EntryKind, Ground, Stamp};
+
+/// The names in a session's directory, where it is one: a new file there is a change.
+pub(super) struct Names {
+    /// Sorted; `None` where the session is a single file, or is not there.
+    names: Option<Vec<OsString>>,
+    /// Of the directory, and the time before it was listed.
+    stamp: Option<Stamp>,
+    listed_at: Timestamp,
+}
+
+impl Names {
+    pub fn read(key: &SessionKey) -> Result<Names> {
+        let listed_at = Timestamp::now();
+        let stamp = Names::stamp(key)?;
+        Ok(Names { names: names(key)?, stamp, listed_at })
+    }
+
+    fn stamp(key: &SessionKey) -> Result<Option<Stamp>> {
+        let path = key.absolute();
+        let looked = Ground::at(&path).stamp(&path);
+        let stamp = looked.map_err(|errno| Refusal::Io { action: "cannot look at", path, errno })?;
+        Ok(stamp.filter(|stamp| stamp.kind == EntryKind::Dir))
+    }
+
+    /// Whether they are the same now. The directory itself is read only while its stamp proves nothing: whoever
+    /// watches it would hear of each reading.
+    pub fn are_true(&mut self, key: &SessionKey) -> Result<bool> {
+        let stamp = Names::stamp(key)?;
+        if stamp == self.stamp && stamp.is_none_or(|stamp| stamp.vouches(self.listed_at)) {
+            return Ok(true);
+        }
+        let now = Names::read(key)?;
+        let same = now.names == self.names;
+        if same {
+            *self = now;
+        }
+        Ok(same)
+    }
+}
+
+/// The stamps of files of a session.
+pub(super) fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Stamps> {
+    let ground = Ground::at(&key.root);
+    files.iter().map(|file| Ok((file.clone(), stamp(key, &ground, file)?))).collect()
+}
+
+/// Whether the files still have these stamps.
+pub(super) fn are_true(stamps: &Stamps, key: &SessionKey) -> Result<bool> {
+    let ground = Ground::at(&key.root);
+    for (file, before) in stamps {
+        if stamp(key, &ground, file)? != *before {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn stamp(key: &SessionKey, ground: &Ground, file: &Path) -> Result<Option<Stamp>> {
+    let path = key.root.join(file);
+    ground.stamp(&path).map_err(|errno| Refusal::Io { action: "cannot look at", path, errno })
+}
+
+fn names(key: &SessionKey) -> Result<Option<Vec<OsString>>> {
+    let path = key.absolute();
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::NotADirectory | std::io::ErrorKind::NotFound) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(Refusal::io("cannot list", &path, error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(|error| Refusal::io("cannot list", &path, error))?.file_name());
+    }
+    names.sort();
+    Ok(Some(names))
+}

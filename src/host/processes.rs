@@ -1,0 +1,193 @@
+//! Who else runs on this host, and where: what tells that a session is open in an agent that keeps no lock.
+//!
+//! All of it is read from /proc. What a process refers to (its directory, its open files) is compared by
+//! path and never touched: it may lie on a dead network mount.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Host, Way, within};
+
+/// How long the file system of a project may take to say which directory that is. A busy machine needs longer
+/// than one would think, and whoever does not answer counts as a writer.
+const PROJECT_TIME: Duration = Duration::from_secs(1);
+/// How often a command line that is still empty is read, 1 ms apart.
+const LOOKS: u32 = 20;
+
+/// A process, as it was when it was looked at.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: u32,
+    pub uid: u32,
+    /// Its name: at most 15 bytes, and for itself to choose.
+    pub name: OsString,
+    /// Its command line, the program first.
+    pub arguments: Vec<OsString>,
+    /// Its working directory, resolved; only of an own process, or as root.
+    pub cwd: Option<PathBuf>,
+    dir: PathBuf,
+}
+
+/// Every process but this one and the kernel's own.
+///
+/// However many there are and however long it takes: "not finished looking" must never mean "nobody".
+pub fn others() -> impl Iterator<Item = Process> {
+    let own = std::process::id();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(move |pid| *pid != own).filter_map(Process::look)
+}
+
+impl Process {
+    /// `None` of one that has ended.
+    fn look(pid: u32) -> Option<Process> {
+        let dir = PathBuf::from(format!("/proc/{pid}"));
+        let command_line = command_line(&dir)?;
+        let arguments =
+            command_line.split(|byte| *byte == 0).map(|argument| OsStr::from_bytes(argument).to_owned());
+        let arguments = arguments.collect();
+        let mut name = std::fs::read(dir.join("comm")).unwrap_or_default();
+        name.truncate(name.trim_ascii_end().len());
+        let uid = std::fs::symlink_metadata(&dir).ok()?.uid();
+        let cwd = std::fs::read_link(dir.join("cwd")).ok();
+        Some(Process { pid, uid, name: OsString::from_vec(name), arguments, cwd, dir })
+    }
+
+    /// Whether it works in `project`, a path that may lead over symlinks; `None` if the file system of the
+    /// project does not say in time where the path leads.
+    pub fn works_in(&self, project: &Path) -> Option<bool> {
+        let Some(cwd) = &self.cwd else { return Some(false) };
+        if cwd == project {
+            return Some(true);
+        }
+        let asked = project.to_owned();
+        match within(PROJECT_TIME, move || Host::default().way(&asked))? {
+            Way::Leads(place) => Some(place == *cwd),
+            Way::Missing(_) => Some(false),
+            // Only who works on that file system can work in the project.
+            Way::Untouched(place) if cwd.starts_with(&place) => None,
+            Way::Untouched(_) => Some(false),
+        }
+    }
+
+    /// Whether it has a file open for writing that is `file`, or lies below it; a resolved path.
+    pub fn writes(&self, file: &Path) -> bool {
+        self.open_files()
+            .any(|(target, descriptor)| target.starts_with(file) && self.is_for_writing(&descriptor))
+    }
+
+    /// Whether it has `file` (a resolved path) open at all.
+    pub fn has_open(&self, file: &Path) -> bool {
+        self.open_files().any(|(target, _)| target == file)
+    }
+
+    /// What its descriptors lead to, and their numbers; none where /proc does not show it.
+    fn open_files(&self) -> impl Iterator<Item = (PathBuf, OsString)> {
+        let entries = std::fs::read_dir(self.dir.join("fd")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| Some((std::fs::read_link(entry.path()).ok()?, entry.file_name())))
+    }
+
+    fn is_for_writing(&self, descriptor: &OsStr) -> bool {
+        let info = std::fs::read_to_string(self.dir.join("fdinfo").join(descriptor)).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+    }
+}
+
+/// The process that has `file` open for writing, where /proc shows it (own processes, or all as root). It
+/// only names somebody; whether a file is free is told by its lease.
+pub fn writer_of(file: &Path) -> Option<u32> {
+    let file = file.canonicalize().ok()?;
+    others().find(|process| process.writes(&file)).map(|process| process.pid)
+}
+
+/// The process with this number, if it is there.
+pub fn process(pid: u32) -> Option<Process> {
+    Process::look(pid)
+}
+
+/// `None` of a process of the kernel's own, or of one that has ended.
+fn command_line(dir: &Path) -> Option<Vec<u8>> {
+    for _ in 0..LOOKS {
+        let command_line = std::fs::read(dir.join("cmdline")).ok()?;
+        if !command_line.is_empty() {
+            return Some(command_line);
+        }
+        // A program that is just being started has none for a moment; what has no program never will.
+        std::fs::read_link(dir.join("exe")).ok()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// Ends the process when the test does, however it does.
+    struct Running(Child);
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    fn run(command: &mut Command) -> Running {
+        Running(command.spawn().unwrap())
+    }
+
+    #[test]
+    fn a_program_that_is_just_being_started_is_seen() {
+        use std::os::unix::process::CommandExt as _;
+        for _ in 0..200 {
+            let child = run(Command::new("sleep").arg0("/opt/bin/client").arg("30"));
+            let seen = others().find(|process| process.pid == child.0.id()).unwrap();
+            assert_eq!(seen.arguments.first().unwrap(), "/opt/bin/client");
+        }
+    }
+
+    #[test]
+    fn where_a_process_works_is_told_through_links_and_of_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(base.join("real/app")).unwrap();
+        std::os::unix::fs::symlink("real", base.join("link")).unwrap();
+        let child = run(Command::new("sleep").arg("30").current_dir(base.join("real/app")));
+        let seen = process(child.0.id()).unwrap();
+        for (project, works) in
+            [("real/app", true), ("link/app", true), ("real", false), ("real/app/gone", false)]
+        {
+            assert_eq!(seen.works_in(&base.join(project)), Some(works), "{project}");
+        }
+    }
+
+    #[test]
+    fn a_writer_is_told_from_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let file = base.join("f");
+        std::fs::write(&file, "x").unwrap();
+        for (redirection, writes) in [("<", false), (">>", true), ("<>", true)] {
+            let script = format!("exec 3{redirection} '{}'; exec sleep 30", file.display());
+            let child = run(Command::new("sh").arg("-c").arg(script));
+            let start = std::time::Instant::now();
+            let open = || process(child.0.id()).filter(|process| process.has_open(&file));
+            while open().is_none() && start.elapsed().as_secs() < 10 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let seen = open().unwrap();
+            assert_eq!(seen.writes(&file), writes, "{redirection}");
+            assert_eq!(seen.writes(&base), writes, "{redirection}");
+            assert!(!seen.writes(&base.join("other")));
+        }
+    }
+}
