@@ -192,6 +192,8 @@ impl Known {
             }
         }
         self.read_at = now;
+        // From now on stamps may do.
+        self.is_proven();
         Ok(true)
     }
 

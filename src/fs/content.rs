@@ -14,6 +14,7 @@ use super::Fs;
 use super::handles::TextHandle;
 use super::inside::{find, head, raw_files, salvaged, tail, turn};
 use super::node::{Dot, Node, Part, SessionRef};
+use super::texts::TextKey;
 use super::tree::absent;
 use crate::agents;
 use crate::catalog::View;
@@ -28,7 +29,7 @@ const ATTEMPTS: u32 = 4;
 
 /// A text and what tells it from others.
 pub(super) struct Text {
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<Vec<u8>>,
     pub version: u128,
 }
 
@@ -36,7 +37,7 @@ impl Text {
     /// One that is its own version.
     fn of(bytes: impl Into<Vec<u8>>) -> Text {
         let bytes = bytes.into();
-        Text { version: xxh3_128(&bytes), bytes }
+        Text { version: xxh3_128(&bytes), bytes: Arc::new(bytes) }
     }
 }
 
@@ -61,38 +62,54 @@ pub(super) fn version_of(view: &View, part: &Part) -> Result<Option<u128>> {
     Ok(number.map(u128::from))
 }
 
+fn key(session: &SessionRef, part: &Part, version: u128) -> TextKey {
+    TextKey { session: session.key.clone(), part: part.clone(), version }
+}
+
 impl Fs {
     /// Opens a text. One that is known to be the same as before, or whose size is known and that will not
     /// change soon, is made when it is read; often it never is, because the kernel still has it.
     pub(super) fn open_text(&self, ino: u64, node: &Node) -> Result<TextHandle> {
-        let grows = self.can_grow(node);
-        if let Some((version, len)) = self.promise(ino, node)? {
-            return Ok(TextHandle::new(node.clone(), version, len, None, grows));
+        let mut grows = false;
+        if let Node::Session(session, part) = node
+            && matches!(
+                part,
+                Part::Turn(_) | Part::SalvageTurn(_) | Part::Record(_) | Part::Prompt(_) | Part::Context
+            )
+        {
+            let view = self.view(&session.key)?;
+            // The last turn is the one that an agent appends to.
+            let last = view.history.turns.last().map(|turn| turn.n);
+            grows = matches!(part, Part::Turn(n) if Some(*n) == last);
+            if let Some((version, len)) = self.promise(ino, session, part, &view)? {
+                return Ok(TextHandle::new(node.clone(), version, len, None, grows));
+            }
         }
         let Text { bytes, version } = self.text(node)?;
         Ok(TextHandle::new(node.clone(), version, bytes.len() as u64, Some(bytes), grows))
     }
 
     /// Version and size of a text that need not be made yet.
-    fn promise(&self, ino: u64, node: &Node) -> Result<Option<(u128, u64)>> {
-        let Node::Session(session, part) = node else { return Ok(None) };
-        if !matches!(
-            part,
-            Part::Turn(_) | Part::SalvageTurn(_) | Part::Record(_) | Part::Prompt(_) | Part::Context
-        ) {
-            return Ok(None);
-        }
-        let view = self.view(&session.key)?;
-        let Some(version) = version_of(&view, part)?.filter(|_| view.is_settled()) else { return Ok(None) };
+    fn promise(
+        &self,
+        ino: u64,
+        session: &SessionRef,
+        part: &Part,
+        view: &View,
+    ) -> Result<Option<(u128, u64)>> {
+        let Some(version) = version_of(view, part)?.filter(|_| view.is_settled()) else { return Ok(None) };
         let turn_size =
             |n: u32, size: fn(&Turn) -> u64| Ok(Some((version, size(find(&view.history.turns, n)?))));
         match part {
             Part::Turn(n) | Part::SalvageTurn(n) => turn_size(*n, |turn| turn.text_len),
             Part::Record(n) => turn_size(*n, Turn::record_bytes),
             _ => {
+                if let Some(len) = self.texts.len(&key(session, part, version)) {
+                    return Ok(Some((version, len)));
+                }
                 let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
                 let size = told.facts.filter(|facts| facts.version == Some(version)).map(|facts| facts.size);
-                Ok(size.filter(|_| told.kept.version == Some(version)).map(|size| (version, size)))
+                Ok(size.filter(|_| told.cached.version == Some(version)).map(|size| (version, size)))
             }
         }
     }
@@ -106,6 +123,12 @@ impl Fs {
         if let Some(text) = &*text {
             return Ok(text.clone());
         }
+        if let Node::Session(session, part) = &open.node {
+            // Whatever the file has become: this is what was opened.
+            if let Some(kept) = self.texts.text(&key(session, part, open.version())) {
+                return Ok(text.insert(kept).clone());
+            }
+        }
         let changed = || Refusal::Changed { what: "this file".into() };
         let made = match self.text(&open.node) {
             Err(Refusal::NotFound { .. }) => return Err(changed()),
@@ -114,7 +137,7 @@ impl Fs {
         if made.version != open.version() {
             return Err(changed());
         }
-        Ok(text.insert(Arc::new(made.bytes)).clone())
+        Ok(text.insert(made.bytes).clone())
     }
 
     /// The whole content of a file that is made when it is needed.
@@ -129,15 +152,39 @@ impl Fs {
             }
             Part::Status => Ok(Text::of(self.status(session, false)?)),
             Part::Meta => Ok(Text::of(self.meta(session, true)?)),
-            _ => self.of_one_version(session, |view| {
-                let version = version_of(view, part)?;
-                let bytes = self.text_in(view, part)?;
-                Ok(match version {
-                    Some(version) => Text { bytes, version },
-                    None => Text::of(bytes),
-                })
-            }),
+            _ => self.text_of_part(session, part),
         }
+    }
+
+    /// The text of a part: the one that was made before, where that is still known.
+    fn text_of_part(&self, session: &SessionRef, part: &Part) -> Result<Text> {
+        let ((key, text), settled) = self.of_one_version(session, |view| {
+            let version = version_of(view, part)?;
+            let key = key(session, part, version.unwrap_or(view.version.into()));
+            let bytes = match self.texts.text(&key) {
+                Some(kept) => kept,
+                None => Arc::new(self.text_in(view, part)?),
+            };
+            let version = version.unwrap_or_else(|| xxh3_128(&bytes));
+            Ok((key, Text { bytes, version }))
+        })?;
+        // While stamps prove nothing, other bytes may have stood there at the very moment of reading.
+        if settled {
+            self.texts.keep(key, &text.bytes);
+        }
+        Ok(text)
+    }
+
+    /// Version and length (bytes) of the text of a part; it is made only if nobody knows how long it is.
+    pub(super) fn measure(&self, session: &SessionRef, part: &Part) -> Result<(u128, u64)> {
+        let view = self.view(&session.key)?;
+        if let Some(version) = version_of(&view, part)?
+            && let Some(len) = self.texts.len(&key(session, part, version))
+        {
+            return Ok((version, len));
+        }
+        let text = self.text_of_part(session, part)?;
+        Ok((text.version, text.bytes.len() as u64))
     }
 
     /// The text that a view has for a part.
@@ -178,14 +225,20 @@ impl Fs {
         Ok(agents::turn_text(&view.session, turn, &span)?.into_bytes())
     }
 
-    /// What `make` makes of a view that is still true afterwards.
-    fn of_one_version<T>(&self, session: &SessionRef, make: impl Fn(&View) -> Result<T>) -> Result<T> {
+    /// What `make` makes of a view that is still true afterwards; and whether it is proven that it was true
+    /// in between, too.
+    fn of_one_version<T>(
+        &self,
+        session: &SessionRef,
+        make: impl Fn(&View) -> Result<T>,
+    ) -> Result<(T, bool)> {
         let mut view = self.view(&session.key)?;
         for _ in 0..ATTEMPTS {
+            let settled = view.is_settled();
             let made = make(&view);
             let now = self.view(&session.key)?;
             if Arc::ptr_eq(&view, &now) {
-                return made;
+                return Ok((made?, settled));
             }
             view = now;
         }

@@ -53,8 +53,8 @@ pub(super) struct TextHandle {
 
 impl TextHandle {
     /// `len`: bytes.
-    pub fn new(node: Node, version: u128, len: u64, text: Option<Vec<u8>>, grows: bool) -> TextHandle {
-        let text = Mutex::new(text.map(Arc::new));
+    pub fn new(node: Node, version: u128, len: u64, text: Option<Arc<Vec<u8>>>, grows: bool) -> TextHandle {
+        let text = Mutex::new(text);
         TextHandle { node, text, known: Mutex::new((version, len)), grows }
     }
 
@@ -68,9 +68,9 @@ impl TextHandle {
     }
 
     /// The text is this one from now on, of which the old one is the beginning.
-    pub fn grow(&self, text: Vec<u8>, version: u128) {
+    pub fn grow(&self, text: Arc<Vec<u8>>, version: u128) {
         *self.known.lock() = (version, text.len() as u64);
-        *self.text.lock() = Some(Arc::new(text));
+        *self.text.lock() = Some(text);
     }
 }
 
@@ -88,7 +88,7 @@ pub enum Cache {
 /// What the kernel keeps of a node, and who uses it: only handles of one version, so that no reader ever sees
 /// a mixture of two.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KernelCache {
     /// Open handles that use it.
     pub handles: u32,
     /// Those of them that made the kernel drop another version, and of which it is not known yet that it did.
@@ -99,7 +99,7 @@ pub(super) struct Kept {
     pub len: u64,
 }
 
-impl Kept {
+impl KernelCache {
     /// Decides how a handle on this version may use what is kept, and notes it.
     fn admit(&mut self, version: u128, len: u64) -> Cache {
         let same = self.version == Some(version);
@@ -136,7 +136,7 @@ impl Handles {
         let Some(handle) = self.open.write().remove(&number) else { return };
         handle.has_landed(inodes);
         if handle.cache != Cache::Direct {
-            inodes.told(handle.ino, |told| told.kept.handles = told.kept.handles.saturating_sub(1));
+            inodes.told(handle.ino, |told| told.cached.handles = told.cached.handles.saturating_sub(1));
         }
     }
 }
@@ -144,14 +144,14 @@ impl Handles {
 impl Handle {
     fn has_landed(&self, inodes: &Inodes) {
         if self.landing.load(Ordering::Relaxed) && self.landing.swap(false, Ordering::Relaxed) {
-            inodes.told(self.ino, |told| told.kept.landing = told.kept.landing.saturating_sub(1));
+            inodes.told(self.ino, |told| told.cached.landing = told.cached.landing.saturating_sub(1));
         }
     }
 
     /// The text of a handle grew.
     pub fn grew(&self, inodes: &Inodes, version: u128, len: u64) {
         if self.cache != Cache::Direct {
-            inodes.told(self.ino, |told| (told.kept.version, told.kept.len) = (Some(version), len));
+            inodes.told(self.ino, |told| (told.cached.version, told.cached.len) = (Some(version), len));
         }
     }
 }
@@ -159,7 +159,7 @@ impl Handle {
 /// How a handle on a text of this version and length (bytes) may use the kernel's pages.
 pub(super) fn admit_text(inodes: &Inodes, ino: u64, version: u128, len: u64) -> Cache {
     let decide = |told: &mut Told| match told.facts {
-        Some(facts) if facts.size == len => told.kept.admit(version, len),
+        Some(facts) if facts.size == len => told.cached.admit(version, len),
         _ => Cache::Direct,
     };
     inodes.told(ino, decide).unwrap_or(Cache::Direct)
@@ -174,7 +174,7 @@ pub(super) fn admit_entries(inodes: &Inodes, ino: u64, entries: &[(OsString, Nod
         version.update(b"\0");
         version.update(&inodes.number(node).to_ne_bytes());
     }
-    inodes.told(ino, |told| told.kept.admit(version.digest128(), 0)).unwrap_or(Cache::Direct)
+    inodes.told(ino, |told| told.cached.admit(version.digest128(), 0)).unwrap_or(Cache::Direct)
 }
 
 #[cfg(test)]

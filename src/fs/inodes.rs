@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 
 use parking_lot::RwLock;
 
-use super::handles::Kept;
+use super::handles::KernelCache;
 use super::node::Node;
 use super::tree::Facts;
 
@@ -38,7 +38,7 @@ pub(super) struct Told {
     /// In the last answer.
     pub facts: Option<Facts>,
     /// What it keeps of its content.
-    pub kept: Kept,
+    pub cached: KernelCache,
 }
 
 /// How many absent names of one directory are remembered; more are not cached by the kernel.

@@ -228,14 +228,14 @@ impl Fs {
             // No size is worth asking the host what is at a project's path.
             Part::Meta => Ok(Facts::file(self.meta(session, false)?.len() as u64, updated()?)),
             Part::Prompt(n) => {
-                let text = self.text(&Node::Session(session.clone(), part.clone()))?;
+                let (version, len) = self.measure(session, part)?;
                 let view = self.view(&session.key)?;
                 let last = turn(&view.history, *n)?.last.unwrap_or(view.session.updated);
-                Ok(Facts { version: Some(text.version), ..Facts::file(text.bytes.len() as u64, last) })
+                Ok(Facts { version: Some(version), ..Facts::file(len, last) })
             }
             Part::Context => {
-                let text = self.text(&Node::Session(session.clone(), part.clone()))?;
-                Ok(Facts { version: Some(text.version), ..Facts::file(text.bytes.len() as u64, updated()?) })
+                let (version, len) = self.measure(session, part)?;
+                Ok(Facts { version: Some(version), ..Facts::file(len, updated()?) })
             }
         }
     }

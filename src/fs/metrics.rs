@@ -69,6 +69,8 @@ pub(super) fn text(fs: &Fs) -> String {
     }
     let known = fs.inodes.len() as u64;
     single(&mut out, "turnfs_inodes", "gauge", "Inodes that the kernel knows.", known);
+    let kept = fs.texts.cost();
+    single(&mut out, "turnfs_kept_text_bytes", "gauge", "Texts kept in memory.", kept);
     if let Some(bytes) = resident() {
         single(&mut out, "turnfs_resident_bytes", "gauge", "Resident memory of the daemon.", bytes);
     }

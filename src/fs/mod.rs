@@ -7,7 +7,7 @@
 //! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `inside` in a session's
 //!   directory; `inodes` numbers them, `handles` are open files, `stale` tells how long answers hold.
 //! - `content` makes the bytes of files: those of turns are rendered, those that turnfs says itself are
-//!   gathered in `status`, `metrics` and `control`, with their form in `text`.
+//!   gathered in `status`, `metrics` and `control`, with their form in `text`. `texts` keeps some of the former.
 //! - `control` also carries out what is written. `memory` is what the mount remembers, `host_links` and
 //!   `project_state` look at the host outside the stores.
 
@@ -24,6 +24,7 @@ mod project_state;
 mod stale;
 mod status;
 mod text;
+mod texts;
 mod tree;
 
 #[cfg(test)]
@@ -104,6 +105,7 @@ pub struct Fs {
     host_links: host_links::HostLinks,
     project_states: project_state::ProjectStates,
     memory: memory::Memory,
+    texts: texts::Texts,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
@@ -127,6 +129,7 @@ impl Fs {
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),
             memory: memory::Memory::default(),
+            texts: texts::Texts::new(),
             started: Timestamp::now(),
             summary_size: AtomicU64::new(0),
             notices_waiting: Arc::default(),
@@ -177,7 +180,7 @@ impl Fs {
         let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
         let facts = match (self.facts(&node), told.facts) {
             // A file that is gone is still what it was to those who have it open.
-            (Err(_), Some(before)) if told.kept.handles > 0 && before.version.is_some() => Ok(before),
+            (Err(_), Some(before)) if told.cached.handles > 0 && before.version.is_some() => Ok(before),
             (facts, _) => facts,
         };
         // Whoever reads through a handle reads its version, whatever the file has become.
@@ -417,7 +420,7 @@ impl Fs {
         // The size that the kernel knows bounds what it reads from its pages: as long as somebody reads those of
         // another version, it must stay the size of that. Whoever opens the file now reads past the pages.
         let kept = self.inodes.told(ino, |told| {
-            (told.kept.handles > 0 && told.kept.version != facts.version).then_some(told.kept.len)
+            (told.cached.handles > 0 && told.cached.version != facts.version).then_some(told.cached.len)
         });
         if let (Some(len), true) = (kept.flatten(), facts.version.is_some()) {
             facts.size = len;
@@ -436,17 +439,6 @@ impl Fs {
         Ok(view)
     }
 
-    /// Whether this is the session's last turn: the one that an agent appends to.
-    fn can_grow(&self, node: &Node) -> bool {
-        match node {
-            Node::Session(session, Part::Turn(n)) => {
-                let view = self.view(&session.key);
-                view.is_ok_and(|view| view.history.turns.last().is_some_and(|turn| turn.n == *n))
-            }
-            _ => false,
-        }
-    }
-
     /// Lets an open last turn grow with its file, if what was shown is still its beginning (`tail -f`);
     /// whether it did. A turn that was rewritten stays what it was when it was opened.
     fn grow(&self, handle: &Handle, open: &TextHandle) -> bool {
@@ -454,7 +446,7 @@ impl Fs {
             return false;
         }
         let (Ok(before), Ok(now)) = (self.text_of(open), self.text(&open.node)) else { return false };
-        if !now.bytes.starts_with(&before) {
+        if !now.bytes.starts_with(&before[..]) {
             return false;
         }
         handle.grew(&self.inodes, now.version, now.bytes.len() as u64);

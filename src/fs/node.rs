@@ -59,7 +59,7 @@ impl SessionRef {
 }
 
 /// What is in a session's directory; [`Part::Dir`] is the directory itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     Dir,
     Turns,
@@ -89,7 +89,7 @@ pub(super) enum Part {
 }
 
 /// A control file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Control {
     Undo,
     Redo,

@@ -101,7 +101,7 @@ impl Fs {
         facts.version.is_some()
             && self
                 .inodes
-                .told(ino, |told| told.kept.handles > 0 && told.kept.version != facts.version)
+                .told(ino, |told| told.cached.handles > 0 && told.cached.version != facts.version)
                 .unwrap_or(false)
     }
 
@@ -176,7 +176,7 @@ impl Fs {
         if now == Some(before) {
             return;
         }
-        let readers = self.inodes.told(ino, |told| told.kept.handles);
+        let readers = self.inodes.told(ino, |told| told.cached.handles);
         match now {
             // Whoever has it open goes on with the pages of the version that was opened.
             Some(now) if now.version != before.version && readers == Some(0) => {

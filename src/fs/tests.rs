@@ -269,3 +269,99 @@ fn one_project_is_shown_at_the_root() {
     assert!(sample.ino(&format!("{}/turns/000", names[4])).is_ok());
     assert_eq!(sample.ino("home").unwrap_err().errno(), Errno::NOENT);
 }
+
+/// Longer than stamps are too young to be believed.
+const SETTLED: Duration = Duration::from_millis(2300);
+
+/// The transcript of the only session of the sample `a-plain`.
+fn wire(sample: &Sample) -> std::path::PathBuf {
+    let listing = sample.fs.catalog.listing().unwrap();
+    let session = &listing.all()[0].1.session;
+    session.key.root.join(&session.files[0])
+}
+
+fn turn_node(sample: &Sample) -> Node {
+    sample.fs.node(sample.ino(&format!("{}/turns/002", sample.session())).unwrap()).unwrap()
+}
+
+/// Puts other bytes of the same length into a file, with its time put back.
+fn edit(file: &Path, from: &str, to: &str) {
+    let modified = std::fs::metadata(file).unwrap().modified().unwrap();
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains(from) && from.len() == to.len());
+    std::fs::write(file, text.replace(from, to)).unwrap();
+    std::fs::File::options().write(true).open(file).unwrap().set_modified(modified).unwrap();
+}
+
+#[test]
+fn a_settled_text_is_made_once_whatever_the_kernel_forgets() {
+    let sample = Sample::of("a-plain");
+    std::thread::sleep(SETTLED);
+    let session = sample.session();
+    for name in ["turns/002", "prompts/002", "context.md", "records/002.jsonl", "records/head.jsonl"] {
+        let path = format!("{session}/{name}");
+        let node = sample.fs.node(sample.ino(&path).unwrap()).unwrap();
+        let first = sample.fs.text(&node).unwrap().bytes;
+        let ino = sample.ino(&path).unwrap();
+        sample.fs.forget(ino, 100);
+        assert_eq!(sample.fs.node(ino).unwrap_err().errno(), Errno::STALE, "{name}");
+        assert_eq!(sample.read(&path).unwrap(), *first);
+        assert!(Arc::ptr_eq(&sample.fs.text(&node).unwrap().bytes, &first), "{name} was made again");
+    }
+}
+
+#[test]
+fn a_text_whose_file_may_still_change_under_its_stamp_is_not_kept() {
+    let sample = Sample::of("a-plain");
+    let wire = wire(&sample);
+    edit(&wire, "turn three", "TURN THREE");
+    let node = turn_node(&sample);
+    let first = sample.fs.text(&node).unwrap().bytes;
+    assert!(!Arc::ptr_eq(&sample.fs.text(&node).unwrap().bytes, &first));
+    assert_eq!(sample.fs.texts.cost(), 0);
+}
+
+/// Versions are never given twice: not after a view was dropped from memory, not after a session was removed
+/// and made anew in the same place.
+#[test]
+fn a_text_of_a_session_that_was_forgotten_meanwhile_is_made_anew() {
+    let sample = Sample::of("a-plain");
+    let (wire, node) = (wire(&sample), turn_node(&sample));
+    let Node::Session(session, _) = &node else { panic!("{node:?}") };
+    let (key, directory) = (session.key.clone(), session.key.absolute());
+    let mut versions = std::collections::HashSet::new();
+    let mut is_shown = |words: &str, other: &str| {
+        std::thread::sleep(SETTLED);
+        let text = sample.fs.text(&node).unwrap();
+        let shown = String::from_utf8(text.bytes.to_vec()).unwrap();
+        assert!(shown.contains(words) && !shown.contains(other), "{shown}");
+        assert!(versions.insert(text.version), "{} was given twice", text.version);
+        let again = sample.fs.text(&node).unwrap();
+        assert!(Arc::ptr_eq(&again.bytes, &text.bytes), "this must be a text that is kept");
+    };
+    is_shown("turn three", "TURN THREE");
+    sample.fs.catalog.forget(&key);
+    edit(&wire, "turn three", "TURN THREE");
+    is_shown("TURN THREE", "turn three");
+
+    let copy_of_it = sample.dir.path().join("copy");
+    copy(&directory, &copy_of_it);
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(sample.fs.text(&node).is_err());
+    copy(&copy_of_it, &directory);
+    edit(&wire, "TURN THREE", "turn three");
+    is_shown("turn three", "TURN THREE");
+
+    // More sessions than histories are kept: this one's goes.
+    for n in 0..600 {
+        copy(&copy_of_it, &directory.with_file_name(format!("0c45fd13-bf97-4bf8-9665-{n:012}")));
+    }
+    let listing = sample.fs.catalog.listing().unwrap();
+    let all = listing.all();
+    assert_eq!(all.len(), 601);
+    for (_, other) in all.iter().filter(|(_, listed)| listed.session.key != key) {
+        sample.fs.catalog.view(&other.session.key).unwrap();
+    }
+    edit(&wire, "turn three", "TURN THREE");
+    is_shown("TURN THREE", "turn three");
+}
