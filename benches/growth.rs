@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use turnfs::agents::Environment;
 use turnfs::catalog::{Catalog, StoreOptions};
+use turnfs::host::Environment;
 use turnfs::session::{AgentKind, SessionKey};
 use turnfs::transcript::metrics::{ReadKind, bytes};
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use codex_store::{Store, content, expected, names, samples, sha256};
 use serde_json::Value;
 use turnfs::agents::{Agent, Discovery, codex::Codex};
-use turnfs::session::{CutPoint, History, Place, Session};
+use turnfs::session::{CutPoint, History, Place, Session, TurnDetail};
 
 fn sessions(root: &Path) -> Vec<Session> {
     Codex::default().discover(root, &Discovery::default()).unwrap().sessions
@@ -89,7 +89,7 @@ fn check_turns(codex: &Codex, session: &Session, history: &History, want: &Value
         assert_eq!(u64::from(turn.n), want["index"].as_u64().unwrap(), "{what}");
         assert_eq!(turn.prompt.as_deref(), want["prompt"].as_str(), "{what}");
         assert_eq!(turn.status.name(), want["status"].as_str().unwrap(), "{what}");
-        assert_eq!(turn.detail, want["detail"].as_str(), "{what}");
+        assert_eq!(turn.detail.map(TurnDetail::name), want["detail"].as_str(), "{what}");
         assert_eq!(&*turn.file, Path::new(want["file"].as_str().unwrap()), "{what}");
         assert_eq!(turn.span.start, want["byte_offset"].as_u64().unwrap(), "{what}");
         let text = text(codex, session, history, turn.n as usize);

@@ -11,14 +11,16 @@ pub mod kimi_cli;
 pub mod openmax;
 
 use std::any::Any;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+/// What [`Agent::place`] is asked with.
+pub use crate::host::Environment;
 use crate::render;
 use crate::session::{
-    AgentKind, Damage, Entry, EntryEdit, History, ItemSink, Plan, Refusal, Result, Session, Turn, Writer,
+    AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
+    UndoPlan, Writer,
 };
 use crate::transcript::Passes;
 
@@ -105,14 +107,20 @@ pub trait Agent: Send + Sync {
     ///
     /// # Errors
     /// Why that fork is refused.
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan>;
 
     /// As [`Agent::plan_fork`], and the new session belongs to `project`, an absolute and resolved path: the
     /// agent finds it when it is started there.
     ///
     /// # Errors
     /// As [`Agent::plan_fork`]; and where an agent's sessions cannot be given to another project.
-    fn plan_adopt(&self, session: &Session, _history: &History, _n: u32, _project: &Path) -> Result<Plan> {
+    fn plan_adopt(
+        &self,
+        session: &Session,
+        _history: &History,
+        _n: u32,
+        _project: &Path,
+    ) -> Result<ForkPlan> {
         let what = format!("sessions of {} cannot be copied to another project", session.key.agent);
         Err(Refusal::CannotCut { what })
     }
@@ -121,7 +129,7 @@ pub trait Agent: Send + Sync {
     ///
     /// # Errors
     /// Why that cut is refused.
-    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan>;
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan>;
 
     /// The file that lists the store's sessions or says where they belong, relative to the root.
     fn index_file(&self) -> Option<&'static str> {
@@ -145,7 +153,7 @@ fn unless_irregular(loaded: Result<History>) -> Result<History> {
     match loaded {
         Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
             let what = format!("a transcript that is a link or no regular file ({})", path.display());
-            Ok(History::unsupported(what))
+            Ok(History::unsupported(what, Vec::new()))
         }
         other => other,
     }
@@ -188,7 +196,7 @@ pub struct Discovery {
     /// is the empty path). Listed before their entries were, so that who watches them and looks once more
     /// has missed nothing.
     pub directories: Vec<PathBuf>,
-    /// What the agent keeps for its next look.
+    /// What the agent keeps for its next look. (Codex keeps it in itself: its undos and sub-agents need it, too.)
     pub memory: Memory,
 }
 
@@ -210,28 +218,6 @@ impl Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Memory(..)" } else { "Memory(none)" })
-    }
-}
-
-/// The environment in which stores are looked for; a value, so that tests and `--store` can set it.
-#[derive(Clone, Debug, Default)]
-pub struct Environment {
-    pub home: Option<PathBuf>,
-    vars: Vec<(String, OsString)>,
-}
-
-impl Environment {
-    /// The environment of this process.
-    pub fn of_process() -> Environment {
-        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        let vars = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect();
-        Environment { home, vars }
-    }
-
-    /// A variable's value as a path, if it is set and not empty.
-    pub fn path(&self, name: &str) -> Option<PathBuf> {
-        let (_, value) = self.vars.iter().find(|(key, value)| key == name && !value.is_empty())?;
-        Some(PathBuf::from(value))
     }
 }
 

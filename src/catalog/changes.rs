@@ -81,8 +81,7 @@ impl Catalog {
 
     /// Whether every change of this session will be told.
     pub fn is_pushed(&self, key: &SessionKey) -> bool {
-        let store =
-            self.stores.iter().position(|store| store.root == key.root && store.agent.kind() == key.agent);
+        let store = self.stores.iter().position(|store| store.holds(key));
         store.is_some_and(|store| self.watch.covers(store))
     }
 
@@ -135,16 +134,10 @@ impl Catalog {
     }
 
     fn polled_sessions(&self, seen: &Seen) -> Vec<SessionKey> {
-        let is_polled = |store: usize| matches!(self.watch.state(store), Watching::Polled(_));
-        let polled: Vec<_> = (0..self.stores.len()).filter(|store| is_polled(*store)).collect();
-        let of = |key: &&SessionKey| {
-            polled.iter().any(|store| {
-                self.stores
-                    .get(*store)
-                    .is_some_and(|store| store.root == key.root && store.agent.kind() == key.agent)
-            })
-        };
-        seen.by_key.keys().filter(of).cloned().collect()
+        let states = self.stores.iter().zip(self.watching());
+        let polled: Vec<_> = states.filter(|(_, state)| matches!(state, Watching::Polled(_))).collect();
+        let is_polled = |key: &&SessionKey| polled.iter().any(|(store, _)| store.holds(key));
+        seen.by_key.keys().filter(is_polled).cloned().collect()
     }
 
     /// Looks at every store, and watches all that was found in it.

@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::agents::{self, Agent, Environment};
+use crate::agents::{self, Agent};
+use crate::host::Environment;
 use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
 use crate::transcript;
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -39,6 +40,13 @@ pub struct Store {
     pub agent: &'static dyn Agent,
     /// Absolute.
     pub root: Arc<Path>,
+}
+
+impl Store {
+    /// Whether this session is in it.
+    fn holds(&self, key: &SessionKey) -> bool {
+        self.root == key.root && self.agent.kind() == key.agent
+    }
 }
 
 /// Which stores to use.
@@ -133,20 +141,6 @@ impl Catalog {
     /// The last listing, however old; empty before the first look.
     pub fn last_listing(&self) -> Arc<Listing> {
         self.seen.read().listing.clone()
-    }
-
-    /// The session with this directory name in a project (`None`: among the unplaced), checked to be
-    /// there now. Much cheaper than a listing where the name is known already.
-    ///
-    /// # Errors
-    /// As [`Catalog::listing`].
-    pub fn named(&self, project: Option<&Path>, name: &str) -> Result<Option<Listed>> {
-        if let Some(listed) = self.last_listing().named(project, name)
-            && self.is_current(&listed.session)
-        {
-            return Ok(Some(listed.clone()));
-        }
-        Ok(self.listing()?.named(project, name).cloned())
     }
 
     /// Whether a session of the last listing is still there, and where it was; cheap.

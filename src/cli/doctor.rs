@@ -11,11 +11,10 @@ use super::args::DoctorArgs;
 use super::exit::{Exit, Failure};
 use super::mount::default_mount_point;
 use super::output;
-use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::{self, Leftover, StateDir};
 use crate::daemon::{self, Answer};
-use crate::host::mountinfo;
+use crate::host::{Environment, mountinfo};
 use crate::render;
 
 /// How a thing is.
@@ -147,8 +146,7 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
                 findings.push(ok(format!("{agent}: {} sessions", count(agent))));
             }
             for (agent, problem) in &listing.problems {
-                let what = format!("{agent}: {}, line {}: {}", problem.file, problem.line, problem.message);
-                findings.push(warn(what, "turnfs check --all"));
+                findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
             }
         }
         // Said above already.

@@ -55,7 +55,7 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let listing = catalog.listing()?;
     for (agent, problem) in &listing.problems {
-        output::complain(&format!("{agent}: {}, line {}: {}", problem.file, problem.line, problem.message));
+        output::complain(&format!("{agent}: {problem}"));
     }
     let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
     let rows: Vec<Row> = chosen.iter().map(|session| row(&catalog, session)).collect();

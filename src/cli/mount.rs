@@ -3,17 +3,15 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::args::MountArgs;
 use super::exit::{Exit, Failure};
 use super::selection;
-use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::StateDir;
 use crate::daemon::background::{self, Started};
 use crate::daemon::{self, Report, Request};
-use crate::host;
+use crate::host::{self, Environment};
 
 pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let env = Environment::of_process();
@@ -44,9 +42,6 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// How long the host is waited for that is asked for a directory.
-const HOST_LIMIT: Duration = Duration::from_secs(2);
-
 /// Refuses a project that is neither a directory nor recorded by any session: the mount would stay empty
 /// without a word. A project that is gone from this machine keeps its sessions, and a new one gets some.
 fn project_must_be_known(args: &MountArgs, env: &Environment) -> Result<(), Failure> {
@@ -55,7 +50,7 @@ fn project_must_be_known(args: &MountArgs, env: &Environment) -> Result<(), Fail
     let recorded = !Catalog::new(env, &args.stores.options()).listing()?.of(Some(&given)).is_empty();
     let looked_at = given.clone();
     // Where a file system does not answer, nobody can say that the directory is not there.
-    if recorded || host::within(HOST_LIMIT, move || looked_at.is_dir()).unwrap_or(true) {
+    if recorded || host::within(host::PATIENCE, move || looked_at.is_dir()).unwrap_or(true) {
         return Ok(());
     }
     Err(Failure::NoSuchProject { dir: given.display().to_string() })

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::args::PruneArgs;
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::agents::Environment;
 use crate::cut::{self, Pruned, StateDir};
+use crate::host::Environment;
 
 pub fn run(args: &PruneArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let state = StateDir::of(&Environment::of_process())?;

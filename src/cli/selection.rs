@@ -61,7 +61,7 @@ pub fn recorded_spellings(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     let above = given.parent().and_then(resolved);
     let own = above.and_then(|above| Some(above.join(given.file_name()?)));
-    Ok(each_once(given, [own]))
+    Ok(host::spellings(&given, [own]))
 }
 
 /// The project paths that a directory can stand for: as given, as resolved on the host, and, for a
@@ -70,23 +70,12 @@ fn spellings(given: &Path) -> Vec<PathBuf> {
     let resolved = resolved(given);
     let shown =
         resolved.as_deref().and_then(session_arg::inside_mount).map(|inside| Path::new("/").join(inside));
-    each_once(given.to_owned(), [resolved, shown])
+    host::spellings(given, [resolved, shown])
 }
 
 /// What is there, with its path resolved. A place that does not answer counts as not there.
 pub fn resolved(path: &Path) -> Option<PathBuf> {
-    let path = path.to_owned();
-    host::within(host::PATIENCE, move || Host::of_process().way(&path).there()).flatten()
-}
-
-fn each_once<const N: usize>(first: PathBuf, others: [Option<PathBuf>; N]) -> Vec<PathBuf> {
-    let mut paths = vec![first];
-    for other in others.into_iter().flatten() {
-        if !paths.contains(&other) {
-            paths.push(other);
-        }
-    }
-    paths
+    Host::of_process().resolved(path)
 }
 
 /// Without `.` and `..`, as `cd` counts them.

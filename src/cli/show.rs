@@ -8,11 +8,12 @@ use serde::Serialize;
 use super::args::{Number, ShowArgs};
 use super::exit::{Exit, Failure};
 use super::{output, session_arg, stores};
-use crate::agents::{self, Environment};
+use crate::agents;
 use crate::catalog::{Catalog, View};
 use crate::cut::{self, StateDir, Undone};
+use crate::host::Environment;
 use crate::render;
-use crate::session::{Damage, History, Refusal, Session, Turn, rfc3339};
+use crate::session::{History, Refusal, Session, Turn, rfc3339};
 
 /// Longest prompt in the list of turns, characters.
 const PROMPT: usize = 70;
@@ -153,20 +154,13 @@ fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Resu
         facts.insert(1, ("title", title.clone()));
     }
     if let Some(damage) = view.history.shown_damage() {
-        facts.push(("damage", place_of(damage)));
+        facts.push(("damage", damage.to_string()));
     }
     let notes = view.history.notes.iter().map(|note| ("note", note.clone()));
     for (key, value) in facts.into_iter().chain(notes) {
         writeln!(out, "{key}: {}", render::one_line(&value))?;
     }
     Ok(())
-}
-
-fn place_of(damage: &Damage) -> String {
-    format!(
-        "{}, line {}, byte {}: {}: {}",
-        damage.file, damage.line, damage.byte, damage.class, damage.message
-    )
 }
 
 /// The list of turns; with a history also how sure each boundary is.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::args::StoreArgs;
 use super::exit::Failure;
 use super::output;
-use crate::agents::Environment;
 use crate::catalog::Catalog;
 use crate::cut::{self, StateDir};
 use crate::daemon;
+use crate::host::Environment;
 use crate::session::Refusal;
 
 /// The catalog of the stores that the arguments name.

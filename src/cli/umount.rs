@@ -3,9 +3,9 @@
 use super::args::UmountArgs;
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::agents::Environment;
 use crate::cut::StateDir;
 use crate::daemon::{self, Detached};
+use crate::host::Environment;
 
 pub fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     // Without a state directory there is only no way to see when the daemon has gone.

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::{CHUNK, Open, Tree, temporary};
-use super::journal::{Change, How, Image, Way};
+use super::journal::{Change, Direction, How, Image};
 use super::lease::Hands;
 use super::scan::Scan;
 use crate::session::{Refusal, Result};
@@ -24,10 +24,10 @@ impl Site<'_> {
     ///
     /// # Errors
     /// [`Refusal::Changed`] if the file is no longer as long as it was; nothing was done to it then.
-    pub fn apply(&self, index: usize, change: &Change, way: Way) -> Result<()> {
+    pub fn apply(&self, index: usize, change: &Change, direction: Direction) -> Result<()> {
         match change.how {
             How::InPlace => self.with_open(&change.file, |open| {
-                let (Some(from), Some(to)) = (way.start(change), way.goal(change)) else {
+                let (Some(from), Some(to)) = (direction.start(change), direction.goal(change)) else {
                     return Err(broken(change));
                 };
                 if open.len()? != from.len {
@@ -36,26 +36,26 @@ impl Site<'_> {
                 if to.len > from.len {
                     open.extend(from.len, to.len)?;
                 }
-                let tail = self.tail(&way.goal_tail(index))?;
+                let tail = self.tail(&direction.goal_tail(index))?;
                 open.copy_from(&tail, 0, tail.len()?, change.keep)?;
                 if to.len < from.len {
                     open.truncate(to.len)?;
                 }
                 open.sync()
             }),
-            How::Rename => match way.goal(change) {
-                Some(image) => self.put(change, &image, &way.goal_tail(index), None),
+            How::Rename => match direction.goal(change) {
+                Some(image) => self.put(change, &image, &direction.goal_tail(index), None),
                 None => self.store.unlink_durably(&change.file),
             },
         }
     }
 
     /// Whether the file is exactly what the change promises; more behind it is somebody else's append.
-    pub fn is_applied(&self, change: &Change, way: Way) -> Result<bool> {
+    pub fn is_applied(&self, change: &Change, direction: Direction) -> Result<bool> {
         let scan = |open: &Open, image: Image| {
             Ok(Scan::of(open, &[image.len])?.prefix(image.len) == Some(image.hash))
         };
-        match (way.goal(change), self.hands.file(&change.file)) {
+        match (direction.goal(change), self.hands.file(&change.file)) {
             (None, _) => Ok(self.store.stat(&change.file)?.is_none()),
             (Some(image), Some(open)) => scan(open, image),
             (Some(image), None) => match self.store.read(&change.file)? {
@@ -67,13 +67,13 @@ impl Site<'_> {
 
     /// Brings a file back to the state before the change, from whatever state it is in. A sentence if
     /// there was something to tell.
-    pub fn roll_back(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
+    pub fn roll_back(&self, index: usize, change: &Change, direction: Direction) -> Result<Option<String>> {
         let note = match change.how {
-            How::InPlace => self.roll_back_in_place(index, change, way)?,
-            How::Rename => self.roll_back_rename(index, change, way)?,
+            How::InPlace => self.roll_back_in_place(index, change, direction)?,
+            How::Rename => self.roll_back_rename(index, change, direction)?,
         };
-        if let Some(image) = way.start(change)
-            && !self.is_applied(change, way.back())?
+        if let Some(image) = direction.start(change)
+            && !self.is_applied(change, direction.back())?
         {
             let what = format!("{} ({} bytes)", change.file.display(), image.len);
             return Err(Refusal::Internal { what: format!("rolling back did not give {what}") });
@@ -81,15 +81,21 @@ impl Site<'_> {
         Ok(note)
     }
 
-    fn roll_back_in_place(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
-        let (Some(from), Some(to)) = (way.start(change), way.goal(change)) else {
+    fn roll_back_in_place(
+        &self,
+        index: usize,
+        change: &Change,
+        direction: Direction,
+    ) -> Result<Option<String>> {
+        let (Some(from), Some(to)) = (direction.start(change), direction.goal(change)) else {
             return Err(broken(change));
         };
         if self.hands.file(&change.file).is_none() && self.store.stat(&change.file)?.is_none() {
             return Err(Refusal::NotFound { what: change.file.display().to_string() });
         }
         self.with_open(&change.file, |open| {
-            let (old, new) = (self.tail(&way.start_tail(index))?, self.tail(&way.goal_tail(index))?);
+            let (old, new) =
+                (self.tail(&direction.start_tail(index))?, self.tail(&direction.goal_tail(index))?);
             let state = look(open, change.keep, from, to, &old, &new)?;
             let (growth_at, note) = match state {
                 Found::Before => return Ok(None),
@@ -140,9 +146,14 @@ impl Site<'_> {
         })
     }
 
-    fn roll_back_rename(&self, index: usize, change: &Change, way: Way) -> Result<Option<String>> {
+    fn roll_back_rename(
+        &self,
+        index: usize,
+        change: &Change,
+        direction: Direction,
+    ) -> Result<Option<String>> {
         self.store.unlink(&beside(&change.file))?;
-        let from = way.start(change);
+        let from = direction.start(change);
         let mut note = None;
         if let Some(open) = self.store.read(&change.file)? {
             let scan = Scan::of(&open, &[])?;
@@ -150,7 +161,7 @@ impl Site<'_> {
             if is(from) {
                 return Ok(None);
             }
-            if !is(way.goal(change)) {
+            if !is(direction.goal(change)) {
                 let aside = self.save_aside(index, &open)?;
                 note = Some(format!(
                     "{} held something unexpected, which is kept in {}",
@@ -161,7 +172,7 @@ impl Site<'_> {
         }
         match from {
             Some(image) => {
-                self.put(change, &image, &way.start_tail(index), Some(image.mtime))?;
+                self.put(change, &image, &direction.start_tail(index), Some(image.mtime))?;
             }
             None => self.store.unlink_durably(&change.file)?,
         }

@@ -4,37 +4,42 @@
 //! start removes them; from the entry on the fork is complete and stays. A file that is found without an entry
 //! counts when it has its name.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::disk::Tree;
 use super::entry::{self, beside};
 use super::fork::{Fork, Written};
-use super::journal::{NewFile, Record, Way};
+use super::journal::{Direction, NewFile, Record};
 use super::lease::Hands;
 use super::resolve::Ground;
 use super::row;
 use super::state::Locked;
-use crate::session::{Content, Refusal, Result, Step};
+use crate::session::{Content, Refusal, Result, RowChange};
 
 /// Makes the fork while `hands` hold the store's locks; the new session's id.
-pub(super) fn make(fork: &Fork<'_>, hands: &Hands, ground: &mut Ground) -> Result<String> {
-    let files: Vec<(&Path, &Content)> = fork.plan.steps.iter().filter_map(new_file).collect();
+pub(super) fn make(
+    fork: &Fork<'_>,
+    hands: &Hands,
+    ground: &mut Ground,
+    files: &[(PathBuf, Content)],
+    row: Option<&RowChange>,
+) -> Result<String> {
     if files.is_empty() {
         return Err(Refusal::Internal { what: "a fork that makes no file".into() });
     }
-    for (file, _) in &files {
+    for (file, _) in files {
         fork.must_be_free(file)?;
     }
     let record = Record {
-        new_files: files.iter().map(|(file, _)| NewFile { file: file.to_path_buf() }).collect(),
+        new_files: files.iter().map(|(file, _)| NewFile { file: file.clone() }).collect(),
         entry: entry::resolve(fork.agent, fork.store, fork.plan)?,
-        row: row::of(fork.plan),
+        row: row.cloned(),
         ..fork.record()
     };
     fork.locked.write_journal(&record)?;
     // Only a row that may have been written is taken back: that waits for the database again.
     let mut row_touched = false;
-    let made = build(fork, hands, ground, &files, &record, &mut row_touched);
+    let made = build(fork, hands, ground, files, &record, &mut row_touched);
     match made.and_then(|()| fork.commit()) {
         Ok(()) => Ok(fork.plan.promise.id.clone()),
         Err(refusal) => Err(fork.withdrawn(take_out(fork, &record, row_touched), refusal)),
@@ -45,7 +50,7 @@ fn build(
     fork: &Fork<'_>,
     hands: &Hands,
     ground: &mut Ground,
-    files: &[(&Path, &Content)],
+    files: &[(PathBuf, Content)],
     record: &Record,
     row_touched: &mut bool,
 ) -> Result<()> {
@@ -55,12 +60,13 @@ fn build(
         let temporary = beside(file);
         store.ensure_parents(file)?;
         let new = store.create(&temporary)?;
-        let (len, hash) = ground.write_content(store, hands, fork.plan, content, &new)?;
+        let (len, hash) = ground.write_content(store, hands, content, &new)?;
         new.sync()?;
-        written.push(Written { file: file.to_path_buf(), len, hash });
+        written.push(Written { file: file.clone(), len, hash });
     }
     // Before any file is where a client looks, and after the long part: others wait for this lock.
-    let row = record.row.as_ref().map(|change| row::Held::take(store, change, Way::Undo)).transpose()?;
+    let row =
+        record.row.as_ref().map(|change| row::Held::take(store, change, Direction::Undo)).transpose()?;
     for (file, _) in files {
         store.rename(&beside(file), file, false)?;
     }
@@ -70,7 +76,7 @@ fn build(
     // Before any client can find it.
     fork.read_again(&written)?;
     if let Some(change) = &record.entry {
-        entry::apply(fork.agent, store, change, Way::Undo)?;
+        entry::apply(fork.agent, store, change, Direction::Undo)?;
     }
     match row {
         Some(row) => {
@@ -84,10 +90,10 @@ fn build(
 /// Takes a fork that failed out of the store again.
 fn take_out(fork: &Fork<'_>, record: &Record, row_touched: bool) -> Result<()> {
     if row_touched && let Some(change) = &record.row {
-        row::roll_back(fork.store, change, Way::Undo)?;
+        row::roll_back(fork.store, change, Direction::Undo)?;
     }
     if let Some(change) = &record.entry {
-        entry::roll_back(fork.agent, fork.store, change, Way::Undo)?;
+        entry::roll_back(fork.agent, fork.store, change, Direction::Undo)?;
     }
     remove(fork.store, record)
 }
@@ -99,7 +105,7 @@ pub(super) fn settle(locked: &Locked, store: &Tree, record: &Record, who: &str) 
     let _store_locks = entry::locks(store, record)?;
     let listed = entry::is_there(agent, store, change)?;
     if !listed {
-        entry::roll_back(agent, store, change, Way::Undo)?;
+        entry::roll_back(agent, store, change, Direction::Undo)?;
         remove(store, record)?;
     }
     Ok(Some(match listed {
@@ -135,11 +141,4 @@ fn remove(store: &Tree, record: &Record) -> Result<()> {
         store.unlink_durably(file)?;
     }
     Ok(())
-}
-
-fn new_file(step: &Step) -> Option<(&Path, &Content)> {
-    match step {
-        Step::CreateFile { file, content } => Some((file, content)),
-        _ => None,
-    }
 }

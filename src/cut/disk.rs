@@ -1,25 +1,25 @@
 //! Files below one directory, reached without following a symlink, and every operation that changes them.
 //!
 //! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
-//! written by `row`, through SQLite). Each changing operation passes
+//! written by `row`, through SQLite): `Tree` its names, `open::Open` what is in a file. Each changing operation passes
 //! [`fault::point`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
+
+mod open;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::fault::{self, Verdict};
 use crate::session::{Refusal, Result};
 
-/// Bytes moved by one read or write.
-pub(super) const CHUNK: usize = 256 * 1024;
+pub(super) use open::{CHUNK, Open};
 
 const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
 const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
@@ -29,14 +29,6 @@ const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 pub(super) struct Tree {
     path: PathBuf,
     dir: OwnedFd,
-}
-
-/// A regular file held open.
-#[derive(Debug)]
-pub(super) struct Open {
-    pub file: File,
-    /// For messages.
-    path: PathBuf,
 }
 
 fn fault(operation: &'static str) -> io::Result<()> {
@@ -143,7 +135,7 @@ impl Tree {
                     let what = format!("{} is not a regular file", self.path.join(relative).display());
                     return Err(Refusal::CannotCut { what });
                 }
-                Ok(Some(Open { file: File::from(fd), path: self.path.join(relative) }))
+                Ok(Some(Open::of(File::from(fd), self.path.join(relative))))
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(self.error("opening", relative, e)),
@@ -161,7 +153,7 @@ impl Tree {
             Ok(fd)
         };
         let fd = create().map_err(|e| self.error("making", relative, e))?;
-        Ok(Open { file: File::from(fd), path: self.path.join(relative) })
+        Ok(Open::of(File::from(fd), self.path.join(relative)))
     }
 
     /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
@@ -342,153 +334,6 @@ impl Tree {
             return Err(refusal);
         }
         self.sync_parent(relative)
-    }
-}
-
-impl Open {
-    /// A file that was opened elsewhere; `path` is for messages.
-    pub fn of(file: File, path: PathBuf) -> Open {
-        Open { file, path }
-    }
-
-    fn error(&self, action: &'static str, error: io::Error) -> Refusal {
-        Refusal::io(action, &self.path, error)
-    }
-
-    pub fn facts(&self) -> Result<Stat> {
-        rustix::fs::fstat(&self.file).map_err(|e| self.error("looking at", e.into()))
-    }
-
-    /// Length, bytes.
-    pub fn len(&self) -> Result<u64> {
-        Ok(self.facts()?.st_size as u64)
-    }
-
-    /// Reads until `into` is full or the file ends; how many bytes came.
-    pub fn read_full(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while done < into.len() {
-            match self.file.read_at(&mut into[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.error("reading", e)),
-            }
-        }
-        Ok(done)
-    }
-
-    pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let write = || -> io::Result<()> {
-            if let Verdict::Fail(error) = fault::point("write") {
-                // A disk that fills up takes some of the bytes first.
-                self.file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
-                return Err(error);
-            }
-            self.file.write_all_at(bytes, offset)
-        };
-        write().map_err(|e| self.error("writing", e))
-    }
-
-    pub fn truncate(&self, len: u64) -> Result<()> {
-        let truncate = || -> io::Result<()> {
-            fault("truncate")?;
-            Ok(rustix::fs::ftruncate(&self.file, len)?)
-        };
-        truncate().map_err(|e| self.error("truncating", e))
-    }
-
-    /// Makes the file `to` bytes long with zeros behind `from`, with the space for them reserved where
-    /// the file system can do that.
-    pub fn extend(&self, from: u64, to: u64) -> Result<()> {
-        let reserve = || -> io::Result<()> {
-            fault("reserve")?;
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                    Ok(rustix::fs::ftruncate(&self.file, to)?)
-                }
-                other => Ok(other?),
-            }
-        };
-        reserve().map_err(|e| self.error("extending", e))
-    }
-
-    pub fn sync(&self) -> Result<()> {
-        let sync = || -> io::Result<()> {
-            fault("fsync")?;
-            Ok(rustix::fs::fsync(&self.file)?)
-        };
-        sync().map_err(|e| self.error("syncing", e))
-    }
-
-    /// Copies `len` bytes of `source` from `from` to `at` here; shares blocks where the file system can.
-    pub fn copy_from(&self, source: &Open, from: u64, len: u64, at: u64) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        fault("copy").map_err(|e| self.error("writing", e))?;
-        let (mut input, mut output, mut left) = (from, at, len);
-        while left > 0 {
-            let take = left.min(1 << 30) as usize;
-            let (mut i, mut o) = (input, output);
-            match rustix::fs::copy_file_range(&source.file, Some(&mut i), &self.file, Some(&mut o), take) {
-                Ok(0) => break,
-                Ok(n) => {
-                    input += n as u64;
-                    output += n as u64;
-                    left -= n as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::BADF) => break,
-                Err(e) => return Err(self.error("writing", e.into())),
-            }
-        }
-        let mut buffer = vec![0; CHUNK.min(left as usize)];
-        while left > 0 {
-            let want = buffer.len().min(left as usize);
-            let got = source.read_full(&mut buffer[..want], input)?;
-            if got == 0 {
-                return Err(Refusal::Changed { what: source.path.display().to_string() });
-            }
-            self.file.write_all_at(&buffer[..got], output).map_err(|e| self.error("writing", e))?;
-            input += got as u64;
-            output += got as u64;
-            left -= got as u64;
-        }
-        Ok(())
-    }
-
-    /// Gives the file an owner and a mode; an owner that it already has costs nothing. A group that this
-    /// user may not give away is left out, and with it what the mode would give to the user's own group.
-    pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
-        let set = || -> io::Result<()> {
-            fault("mode")?;
-            let now = rustix::fs::fstat(&self.file)?;
-            let mut mode = mode & 0o7777;
-            if (now.st_uid, now.st_gid) != (uid, gid) {
-                match std::os::unix::fs::fchown(&self.file, Some(uid), Some(gid)) {
-                    Err(error) if now.st_uid == uid && error.kind() == io::ErrorKind::PermissionDenied => {
-                        mode &= !0o070;
-                    }
-                    changed => changed?,
-                }
-            }
-            Ok(rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?)
-        };
-        set().map_err(|e| self.error("setting the mode of", e))
-    }
-
-    /// Gives the file a time of last change (nanoseconds since 1970).
-    pub fn set_mtime(&self, nanoseconds: i128) -> Result<()> {
-        let time = rustix::fs::Timespec {
-            tv_sec: nanoseconds.div_euclid(1_000_000_000) as i64,
-            tv_nsec: nanoseconds.rem_euclid(1_000_000_000) as _,
-        };
-        let times = rustix::fs::Timestamps {
-            last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ },
-            last_modification: time,
-        };
-        rustix::fs::futimens(&self.file, &times).map_err(|e| self.error("setting the time of", e.into()))
     }
 }
 

@@ -7,17 +7,17 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::{Tree, temporary};
-use super::journal::{EntryChange, Record, StoreLock, Way};
+use super::journal::{Direction, EntryChange, Record, StoreLock};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::state::Locked;
 use crate::agents::{self, Agent, SharedIndex};
-use crate::session::{Entry, Lock, Plan, Refusal, Result, Step};
+use crate::session::{Entry, IndexEdit, Lock, Plan, Refusal, Result};
 
-impl Way {
+impl Direction {
     fn entry_left(self, change: &EntryChange) -> Option<&Entry> {
         match self {
-            Way::Undo => change.before.as_ref(),
-            Way::Redo => change.after.as_ref(),
+            Direction::Undo => change.before.as_ref(),
+            Direction::Redo => change.after.as_ref(),
         }
     }
 
@@ -27,12 +27,12 @@ impl Way {
 }
 
 /// What a plan makes of its session's entry, out of the index as it is now.
-pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Option<EntryChange>> {
-    let mut edits = plan.steps.iter().filter_map(|step| match step {
-        Step::EditEntry { index, edit } => Some((index, edit)),
-        _ => None,
-    });
-    let Some((index, edit)) = edits.next() else { return Ok(None) };
+pub(super) fn resolve<Made>(
+    agent: &dyn Agent,
+    store: &Tree,
+    plan: &Plan<Made>,
+) -> Result<Option<EntryChange>> {
+    let Some(IndexEdit { index, edit }) = &plan.entry else { return Ok(None) };
     let bytes = read(store, index)?;
     let form = form(agent)?;
     let id = edit.id().into_owned();
@@ -42,10 +42,15 @@ pub(super) fn resolve(agent: &dyn Agent, store: &Tree, plan: &Plan) -> Result<Op
 }
 
 /// Whether the entry is what the change makes of it.
-pub(super) fn is_applied(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: Way) -> Result<bool> {
+pub(super) fn is_applied(
+    agent: &dyn Agent,
+    store: &Tree,
+    change: &EntryChange,
+    direction: Direction,
+) -> Result<bool> {
     let form = form(agent)?;
     let now = form.find(&read(store, &change.index)?, &change.id)?;
-    Ok(same(form, now.as_ref(), way.entry_reached(change)))
+    Ok(same(form, now.as_ref(), direction.entry_reached(change)))
 }
 
 /// Whether the session has an entry.
@@ -57,17 +62,22 @@ pub(super) fn is_there(agent: &dyn Agent, store: &Tree, change: &EntryChange) ->
 ///
 /// # Errors
 /// [`Refusal::Changed`] if the entry is no longer what it was; nothing was done then.
-pub(super) fn apply(agent: &dyn Agent, store: &Tree, change: &EntryChange, way: Way) -> Result<()> {
+pub(super) fn apply(
+    agent: &dyn Agent,
+    store: &Tree,
+    change: &EntryChange,
+    direction: Direction,
+) -> Result<()> {
     let form = form(agent)?;
     let bytes = read(store, &change.index)?;
     let now = form.find(&bytes, &change.id)?;
-    if !same(form, now.as_ref(), way.entry_left(change)) {
+    if !same(form, now.as_ref(), direction.entry_left(change)) {
         return Err(Refusal::Changed { what: change.index.display().to_string() });
     }
-    if same(form, now.as_ref(), way.entry_reached(change)) {
+    if same(form, now.as_ref(), direction.entry_reached(change)) {
         return Ok(());
     }
-    write(store, &change.index, &bytes, &form.put(&bytes, &change.id, way.entry_reached(change))?)
+    write(store, &change.index, &bytes, &form.put(&bytes, &change.id, direction.entry_reached(change))?)
 }
 
 /// Takes the change back if it was made. A sentence if there was something to tell.
@@ -75,22 +85,22 @@ pub(super) fn roll_back(
     agent: &dyn Agent,
     store: &Tree,
     change: &EntryChange,
-    way: Way,
+    direction: Direction,
 ) -> Result<Option<String>> {
     store.unlink(&beside(&change.index))?;
     let form = form(agent)?;
     let bytes = read(store, &change.index)?;
     let now = form.find(&bytes, &change.id)?;
-    if same(form, now.as_ref(), way.entry_left(change)) {
+    if same(form, now.as_ref(), direction.entry_left(change)) {
         return Ok(None);
     }
-    if !same(form, now.as_ref(), way.entry_reached(change)) {
+    if !same(form, now.as_ref(), direction.entry_reached(change)) {
         return Ok(Some(format!(
             "the session's entry in {} was changed by its agent meanwhile and was left as it is",
             change.index.display()
         )));
     }
-    write(store, &change.index, &bytes, &form.put(&bytes, &change.id, way.entry_left(change))?)?;
+    write(store, &change.index, &bytes, &form.put(&bytes, &change.id, direction.entry_left(change))?)?;
     Ok(None)
 }
 

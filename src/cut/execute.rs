@@ -11,10 +11,10 @@ use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{Kind, Owner, Record, StoreLock, VERSION, Way};
+use super::journal::{Direction, Kind, Owner, Record, StoreLock, VERSION};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
-use super::resolve::{Ground, Growth};
+use super::resolve::{self, Ground, Growth};
 use super::row;
 use super::scan;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
@@ -22,7 +22,7 @@ use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
 use crate::host::processes;
-use crate::session::{Content, History, Lock, Plan, Refusal, Result, Session, Step, Turn, Writer};
+use crate::session::{Content, History, Lock, Refusal, Result, Session, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -47,12 +47,12 @@ pub(super) fn undo(
     let turns = if force { turns_now(agent, &store, session, seen) } else { seen.turns.clone() };
     let hands = take_hands(agent, &store, &plan.locks, force, &asked)?;
     let growth = if force { Growth::Accepted } else { Growth::Refused };
-    let mut ground = Ground::check(&store, &hands, &plan, growth)?;
-    let resolved = ground.resolve(&store, &hands, &plan)?;
+    let mut ground = Ground::check(&store, &hands, &plan.based_on, resolve::marks_of(&plan.made), growth)?;
+    let resolved = ground.resolve(&store, &hands, &plan.made)?;
     let entry = entry::resolve(agent, &store, &plan)?;
 
-    let row = row::of(&plan);
-    let held = row.as_ref().map(|change| row::Held::take(&store, change, Way::Undo)).transpose()?;
+    let row = plan.made.row.clone();
+    let held = row.as_ref().map(|change| row::Held::take(&store, change, Direction::Undo)).transpose()?;
 
     let number = locked.next_number()?;
     let before = turns.len() as u32;
@@ -65,7 +65,7 @@ pub(super) fn undo(
         owner: Owner::this_process(),
         turns_before: before,
         turns_after: plan.promise.turns,
-        grew: ground.grew(&plan),
+        grew: ground.grew,
         leaves: ground.left_by(&changes),
         changes,
         new_dir: None,
@@ -93,10 +93,17 @@ pub(super) fn undo(
         Err(refusal) => return Err(nothing_done(&locked, number, refusal)),
     };
 
-    let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Undo };
+    let cut = Cut {
+        agent,
+        store: &store,
+        locked: &locked,
+        backup: &backup,
+        record: &record,
+        direction: Direction::Undo,
+    };
     let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
-        let rebuilt = is_rebuilt(&plan);
+        let rebuilt = is_rebuilt(plan.made.contents());
         let expected = Expected {
             transcript: &plan.promise.transcript,
             turns: kept,
@@ -104,14 +111,9 @@ pub(super) fn undo(
             same_ends: false,
             rebuilt,
         };
-        cut.read_again(&after_cut(session, &record, Way::Undo), &expected)
+        cut.read_again(&after_cut(session, &record, Direction::Undo), &expected)
     })?;
-    let commit = || {
-        locked.tree().rename(Path::new(JOURNAL), &undone_dir(number).join("undo.json"), false)?;
-        locked.tree().sync_dir(&undone_dir(number))?;
-        locked.tree().sync_dir(Path::new(""))
-    };
-    cut.commit(commit, &undone_dir(number).join("undo.json"))?;
+    cut.commit()?;
     Ok(UndoDone { number, keeps: plan.promise.turns, drops: before - plan.promise.turns.min(before) })
 }
 
@@ -150,11 +152,11 @@ pub(super) fn redo(
     locks.extend(in_place.map(|change| Lock::Lease { file: change.file.clone() }));
     let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
     if let Some(entry) = &undo.entry
-        && !entry::is_applied(agent, &store, entry, Way::Undo)?
+        && !entry::is_applied(agent, &store, entry, Direction::Undo)?
     {
         return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
     }
-    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Way::Redo)).transpose();
+    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Direction::Redo)).transpose();
     let held = held.map_err(|refusal| match refusal {
         Refusal::Changed { what } => Refusal::MovedOn { what, number },
         other => other,
@@ -167,7 +169,14 @@ pub(super) fn redo(
     let record = Record { kind: Kind::Redo, at: now(), owner: Owner::this_process(), ..undo.clone() };
     locked.write_journal(&record)?;
 
-    let cut = Cut { agent, store: &store, locked: &locked, backup: &backup, record: &record, way: Way::Redo };
+    let cut = Cut {
+        agent,
+        store: &store,
+        locked: &locked,
+        backup: &backup,
+        record: &record,
+        direction: Direction::Redo,
+    };
     let _store_locks = cut.run(hands, held, || {
         // An undo removes at least one turn.
         let transcript = turns.first().filter(|_| !undo.spread).map_or(Path::new(""), |turn| &turn.file);
@@ -178,15 +187,9 @@ pub(super) fn redo(
             same_ends: !undo.grew,
             rebuilt: false,
         };
-        cut.read_again(&after_cut(session, &record, Way::Redo), &expected)
+        cut.read_again(&after_cut(session, &record, Direction::Redo), &expected)
     })?;
-    let done = undone_dir(number).join("redone.json");
-    let commit = || {
-        locked.tree().rename(Path::new(JOURNAL), &done, false)?;
-        locked.tree().sync_dir(&undone_dir(number))?;
-        locked.tree().sync_dir(Path::new(""))
-    };
-    cut.commit(commit, &done)?;
+    cut.commit()?;
     // From here the redo counts; what cannot be removed now is removed by the next cut or start.
     if let Err(refusal) = undone::discard(&locked, number) {
         log::warn!("the backup of redone undo {number} stays for now: {refusal}");
@@ -230,7 +233,7 @@ struct Cut<'a> {
     locked: &'a Locked,
     backup: &'a Tree,
     record: &'a Record,
-    way: Way,
+    direction: Direction,
 }
 
 impl Cut<'_> {
@@ -245,23 +248,23 @@ impl Cut<'_> {
         let mut apply = || -> Result<()> {
             // Before the files: a crash in between only moves what the entry says of them.
             if let Some(entry) = &self.record.entry {
-                entry::apply(self.agent, self.store, entry, self.way)?;
+                entry::apply(self.agent, self.store, entry, self.direction)?;
             }
             // A row points to files: it comes after those that it shall point to, and before those that go.
-            if self.way == Way::Redo
+            if self.direction == Direction::Redo
                 && let Some(row) = row.take()
             {
                 row.apply()?;
             }
             let site = Site { store: self.store, hands: &hands, backup: self.backup };
             for (index, change) in self.in_order() {
-                site.apply(index, change, self.way)?;
+                site.apply(index, change, self.direction)?;
             }
             if let Some(row) = row.take() {
                 row.apply()?;
             }
             for change in &self.record.changes {
-                if !site.is_applied(change, self.way)? {
+                if !site.is_applied(change, self.direction)? {
                     return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
                 }
             }
@@ -278,13 +281,13 @@ impl Cut<'_> {
     }
 
     /// Makes the cut count; rolls back if that fails.
-    fn commit(&self, commit: impl FnOnce() -> Result<()>, committed: &Path) -> Result<()> {
-        commit().map_err(|refusal| {
-            let journal = Path::new(JOURNAL);
+    fn commit(&self) -> Result<()> {
+        let (tree, journal) = (self.locked.tree(), Path::new(JOURNAL));
+        undone::count(self.locked, self.record.number, self.direction).map_err(|refusal| {
             let back = || -> Result<()> {
-                if self.locked.tree().stat(journal)?.is_none() {
-                    self.locked.tree().rename(committed, journal, false)?;
-                    self.locked.tree().sync_dir(Path::new(""))?;
+                if tree.stat(journal)?.is_none() {
+                    tree.rename(&undone::done(self.record.number, self.direction), journal, false)?;
+                    tree.sync_dir(Path::new(""))?;
                 }
                 Ok(())
             };
@@ -300,7 +303,7 @@ impl Cut<'_> {
     /// Growing changes first in the direction of the cut.
     fn in_order(&self) -> impl Iterator<Item = (usize, &super::journal::Change)> {
         let mut order: Vec<_> = self.record.changes.iter().enumerate().collect();
-        if self.way == Way::Redo {
+        if self.direction == Direction::Redo {
             order.reverse();
         }
         order.into_iter()
@@ -312,7 +315,7 @@ impl Cut<'_> {
 
     fn roll_back(&self, hands: &Hands, why: Refusal) -> Refusal {
         let site = Site { store: self.store, hands, backup: self.backup };
-        match take_back(self.agent, &site, self.locked, self.record, self.way) {
+        match take_back(self.agent, &site, self.locked, self.record, self.direction) {
             Ok(_) => why,
             Err(rolling_back) => {
                 Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
@@ -328,16 +331,17 @@ impl Cut<'_> {
         let no_hands = Hands::default();
         let site = Site { store: self.store, hands: &no_hands, backup: self.backup };
         for change in &self.record.changes {
-            if let (Some(image), Ok(history)) = (self.way.goal(change), &history)
+            if let (Some(image), Ok(history)) = (self.direction.goal(change), &history)
                 // What the pass that read the session found need not be read once more.
                 && history.has(&change.file, image.len, image.hash)
             {
                 continue;
             }
-            if !site.is_applied(change, self.way)? {
+            if !site.is_applied(change, self.direction)? {
                 return Err(Refusal::NotAsPromised { what: change.file.display().to_string() });
             }
-            if let (Some(image), Some(facts)) = (self.way.goal(change), self.store.stat(&change.file)?) {
+            if let (Some(image), Some(facts)) = (self.direction.goal(change), self.store.stat(&change.file)?)
+            {
                 grown |= facts.st_size as u64 > image.len;
             }
         }
@@ -365,17 +369,17 @@ pub(super) fn take_back(
     site: &Site<'_>,
     locked: &Locked,
     record: &Record,
-    way: Way,
+    direction: Direction,
 ) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     if let Some(change) = &record.row {
-        notes.extend(row::roll_back(site.store, change, way)?);
+        notes.extend(row::roll_back(site.store, change, direction)?);
     }
     for (index, change) in record.changes.iter().enumerate().rev() {
-        notes.extend(site.roll_back(index, change, way)?);
+        notes.extend(site.roll_back(index, change, direction)?);
     }
     if let Some(entry) = &record.entry {
-        notes.extend(entry::roll_back(agent, site.store, entry, way)?);
+        notes.extend(entry::roll_back(agent, site.store, entry, direction)?);
     }
     locked.tree().unlink(Path::new(JOURNAL))?;
     locked.tree().sync_dir(Path::new(""))?;
@@ -458,10 +462,10 @@ fn is_as_an_undo_left_it(locked: &Locked, seen: &History) -> Result<bool> {
 }
 
 /// The session as it must be read after the cut: without the files that went, with those that came.
-fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
+fn after_cut(session: &Session, record: &Record, direction: Direction) -> Session {
     let mut session = session.clone();
     for change in &record.changes {
-        if way.goal(change).is_none() {
+        if direction.goal(change).is_none() {
             session.files.retain(|file| *file != change.file);
         } else if !session.files.contains(&change.file) {
             session.files.push(change.file.clone());
@@ -471,17 +475,8 @@ fn after_cut(session: &Session, record: &Record, way: Way) -> Session {
 }
 
 /// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
-pub(super) fn is_rebuilt(plan: &Plan) -> bool {
-    let is_made_of_parts = |content: &Content| matches!(content, Content::Parts(_));
-    plan.steps.iter().any(|step| match step {
-        Step::CreateDir { dir, files, .. } => files
-            .iter()
-            .any(|(name, content)| is_made_of_parts(content) && dir.join(name) == plan.promise.transcript),
-        Step::Overwrite { content, .. }
-        | Step::Replace { content, .. }
-        | Step::CreateFile { content, .. } => is_made_of_parts(content),
-        _ => false,
-    })
+pub(super) fn is_rebuilt<'c>(contents: impl IntoIterator<Item = &'c Content>) -> bool {
+    contents.into_iter().any(|content| matches!(content, Content::Parts(_)))
 }
 
 pub(super) fn now() -> i128 {

@@ -14,15 +14,15 @@ use super::beside;
 use super::disk::Tree;
 use super::entry;
 use super::execute::{is_rebuilt, now, take_hands};
-use super::journal::{EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION, Way};
+use super::journal::{Direction, EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION};
 use super::lease::Hands;
 use super::recover::settle;
-use super::resolve::{Ground, Growth};
+use super::resolve::{self, Ground, Growth};
 use super::scan;
 use super::state::{JOURNAL, Locked, StateDir};
 use super::verify::{self, Expected, Proof};
 use crate::agents::Agent;
-use crate::session::{Content, FileHash, History, Plan, Refusal, Result, Session, SessionKey, Step};
+use crate::session::{Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey};
 
 pub(super) fn fork(
     agent: &dyn Agent,
@@ -74,7 +74,7 @@ pub(super) struct Fork<'a> {
     pub locked: &'a Locked,
     pub session: &'a Session,
     pub seen: &'a History,
-    pub plan: &'a Plan,
+    pub plan: &'a ForkPlan,
     pub proof: Proof,
 }
 
@@ -89,16 +89,14 @@ impl Fork<'_> {
     /// Carries out the plan, which keeps the turns up to `n`; the new session's id.
     fn make(&self, n: u32) -> Result<String> {
         let hands = take_hands(self.agent, self.store, &self.plan.locks, true, &n.to_string())?;
-        let mut ground = Ground::check(self.store, &hands, self.plan, Growth::Accepted)?;
-        let in_dir = self.plan.steps.iter().find_map(|step| match step {
-            Step::CreateDir { dir, staging, files } => {
-                Some((NewDir { dir: dir.clone(), staging: staging.clone() }, files))
+        let marks = resolve::marks(self.plan.made.contents());
+        let mut ground = Ground::check(self.store, &hands, &self.plan.based_on, marks, Growth::Accepted)?;
+        match &self.plan.made {
+            NewFiles::Dir { dir, staging, files } => {
+                let new = NewDir { dir: dir.clone(), staging: staging.clone() };
+                self.in_dir(&hands, &mut ground, &new, files)
             }
-            _ => None,
-        });
-        match in_dir {
-            Some((new, files)) => self.in_dir(&hands, &mut ground, &new, files),
-            None => beside::make(self, &hands, &mut ground),
+            NewFiles::Beside { files, row } => beside::make(self, &hands, &mut ground, files, row.as_ref()),
         }
     }
 
@@ -162,7 +160,7 @@ impl Fork<'_> {
             turns: kept,
             count: Some(promise.turns),
             same_ends: false,
-            rebuilt: is_rebuilt(self.plan),
+            rebuilt: is_rebuilt(self.plan.made.content_of(&promise.transcript)),
         };
         verify::turns(&history, &expected)?;
         self.proof.holds(&history)
@@ -225,7 +223,7 @@ impl Fork<'_> {
                 }
             }
             let file = store.create(&staging.join(name))?;
-            let (len, hash) = ground.write_content(store, hands, self.plan, content, &file)?;
+            let (len, hash) = ground.write_content(store, hands, content, &file)?;
             file.sync()?;
             written.push(Written { file: dir.join(name), len, hash });
         }
@@ -233,7 +231,7 @@ impl Fork<'_> {
             store.sync_dir(made)?;
         }
         if let Some(change) = entry {
-            entry::apply(self.agent, store, change, Way::Undo)?;
+            entry::apply(self.agent, store, change, Direction::Undo)?;
         }
         store.ensure_parents(dir)?;
         store.rename(staging, dir, false)?;
@@ -251,7 +249,7 @@ impl Fork<'_> {
         self.store.remove_dir(staging)?;
         self.store.sync_parent(staging)?;
         match entry {
-            Some(change) => entry::roll_back(self.agent, self.store, change, Way::Undo).map(drop),
+            Some(change) => entry::roll_back(self.agent, self.store, change, Direction::Undo).map(drop),
             None => Ok(()),
         }
     }
@@ -274,7 +272,7 @@ pub(super) fn settle_dir(
         return Ok(format!("the fork {name} that {who} was making is complete and stays"));
     }
     if let (Some(agent), Some(change)) = (agent, &record.entry) {
-        entry::roll_back(agent, store, change, Way::Undo)?;
+        entry::roll_back(agent, store, change, Direction::Undo)?;
     }
     Ok(format!("the fork that {who} did not finish was removed"))
 }

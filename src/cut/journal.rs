@@ -119,8 +119,6 @@ impl StoreLock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owner {
     pub pid: u32,
-    /// Start time of the process in clock ticks since boot, from /proc/PID/stat.
-    pub start: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -180,23 +178,23 @@ pub(super) struct Image {
 
 /// In which direction a record's changes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Undo,
     Redo,
 }
 
-impl Way {
-    pub fn back(self) -> Way {
+impl Direction {
+    pub fn back(self) -> Direction {
         match self {
-            Way::Undo => Way::Redo,
-            Way::Redo => Way::Undo,
+            Direction::Undo => Direction::Redo,
+            Direction::Redo => Direction::Undo,
         }
     }
 
     pub fn start(self, change: &Change) -> Option<Image> {
         match self {
-            Way::Undo => change.before,
-            Way::Redo => change.after,
+            Direction::Undo => change.before,
+            Direction::Redo => change.after,
         }
     }
 
@@ -207,8 +205,8 @@ impl Way {
     /// The stored tail of the state that is left.
     pub fn start_tail(self, index: usize) -> PathBuf {
         let which = match self {
-            Way::Undo => "before",
-            Way::Redo => "after",
+            Direction::Undo => "before",
+            Direction::Redo => "after",
         };
         Path::new("files").join(format!("{index}.{which}"))
     }
@@ -221,16 +219,8 @@ impl Way {
 
 impl Owner {
     pub fn this_process() -> Owner {
-        let pid = std::process::id();
-        Owner { pid, start: start_time(pid).unwrap_or(0) }
+        Owner { pid: std::process::id() }
     }
-}
-
-/// When a process started, clock ticks since boot.
-pub(super) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold blanks and brackets; the fields after it do not. Start time is field 22.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The session that a folder of the state directory belongs to.

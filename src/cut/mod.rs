@@ -1,8 +1,8 @@
 //! Cuts: plan, verify, journal, apply, read again, commit. The only code that writes into a store.
 //!
-//! An agent's folder says what to do as a list of steps (`session::Step`); this folder makes them durable,
-//! reversible and safe against a crash, for every store alike. Called by `fs` (control files), `cli`, and by
-//! `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
+//! An agent's folder says what to do as data (`session::Plan`): steps for an undo, new files for a fork. This
+//! folder makes it durable, reversible and safe against a crash, for every store alike. Called by `fs` (control
+//! files), `cli`, and by `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
 //!
 //! - `execute`: an undo or redo from beginning to end. `fork`: a fork, rescue or adoption, as a directory of
 //!   its own; `beside`: as files beside others. `recover`: what a crash left of either. No other path changes

@@ -15,7 +15,7 @@ use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
 use super::execute::{leases_for, take_back};
-use super::journal::{Kind, Record, VERSION, Way};
+use super::journal::{Direction, Kind, Record, VERSION};
 use super::row;
 use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
@@ -119,7 +119,7 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     if record.kind == Kind::Fork {
         return settle_fork(locked, store, record, &who);
     }
-    let way = if record.kind == Kind::Undo { Way::Undo } else { Way::Redo };
+    let direction = if record.kind == Kind::Undo { Direction::Undo } else { Direction::Redo };
     let what = match record.kind {
         Kind::Undo => format!("undo {} that {who} did not finish", record.number),
         Kind::Redo | Kind::Fork => format!("redo of {} that {who} did not finish", record.number),
@@ -135,13 +135,11 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
     let site = Site { store, hands: &hands, backup: &backup };
-    if way == Way::Undo && is_worked_on(store, record)? {
-        locked.tree().rename(Path::new(JOURNAL), &dir.join("undo.json"), false)?;
-        locked.tree().sync_dir(&dir)?;
-        locked.tree().sync_dir(Path::new(""))?;
+    if direction == Direction::Undo && is_worked_on(store, record)? {
+        undone::count(locked, record.number, direction)?;
         return Ok(vec![format!("the {what} is complete, and its agent has gone on from it: it stays")]);
     }
-    match take_back(agent, &site, locked, record, way) {
+    match take_back(agent, &site, locked, record, direction) {
         Ok(notes) => {
             let mut sentences = vec![format!("the {what} was rolled back; the session is as before it")];
             sentences.extend(notes);
@@ -163,7 +161,7 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
 /// the row that the undo changes last was changed again, or a file that it made has grown.
 fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
     let Some(change) = &record.row else { return Ok(false) };
-    if row::is_worked_on(store, change, Way::Undo)? {
+    if row::is_worked_on(store, change, Direction::Undo)? {
         return Ok(true);
     }
     let made = record.changes.iter().filter(|change| change.before.is_none());
@@ -221,7 +219,7 @@ fn tidy(locked: &Locked) -> Result<()> {
             continue;
         }
         let dir = undone_dir(number);
-        if locked.tree().stat(&dir.join("redone.json"))?.is_some() {
+        if locked.tree().stat(&undone::done(number, Direction::Redo))?.is_some() {
             undone::discard(locked, number)?;
         } else if !holds_findings(locked, number)? {
             locked.tree().remove_dir(&dir)?;

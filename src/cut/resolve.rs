@@ -4,16 +4,22 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::{Open, Tree, mtime};
-use super::journal::{Change, How, Image, Seen};
+use super::journal::{Change, Direction, How, Image, Seen};
 use super::lease::Hands;
 use super::scan::{Scan, empty_hash, scan_file};
-use crate::session::{Content, FileHash, FileView, Part, Plan, Refusal, Result, Step};
+use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
 use crate::transcript;
 
 /// The files that a plan was made from, as they are under the locks.
 pub(super) struct Ground {
     scans: Vec<(PathBuf, Option<Scan>)>,
+    marks: Vec<Mark>,
+    /// Anything was written behind what the plan saw.
+    pub grew: bool,
 }
+
+/// A file and a length, in bytes, at which its hash is needed: wherever a plan cuts it.
+pub(super) type Mark = (PathBuf, u64);
 
 /// A change and where its new tail comes from.
 pub(super) struct Resolved {
@@ -37,34 +43,34 @@ pub(super) enum Growth {
 
 impl Ground {
     /// Reads every file that the plan was made from and compares it with what the plan saw.
-    pub fn check(store: &Tree, hands: &Hands, plan: &Plan, growth: Growth) -> Result<Ground> {
+    pub fn check(
+        store: &Tree,
+        hands: &Hands,
+        based_on: &[FileView],
+        marks: Vec<Mark>,
+        growth: Growth,
+    ) -> Result<Ground> {
         let mut scans = Vec::new();
-        for view in &plan.based_on {
-            let mut marks = marks(plan, &view.file);
-            marks.extend(view.len);
-            let scan = scan_file(store, hands, &view.file, &marks)?;
+        let mut grew = false;
+        for view in based_on {
+            let mut wanted = marks_in(&marks, &view.file);
+            wanted.extend(view.len);
+            let scan = scan_file(store, hands, &view.file, &wanted)?;
             if !is_as_seen(view, scan.as_ref(), growth) {
                 return Err(Refusal::Changed { what: view.file.display().to_string() });
             }
+            grew |= scan.as_ref().map(|scan| scan.len) > view.len;
             scans.push((view.file.clone(), scan));
         }
-        Ok(Ground { scans })
-    }
-
-    /// Whether anything was written behind what the plan saw.
-    pub fn grew(&self, plan: &Plan) -> bool {
-        plan.based_on.iter().any(|view| {
-            let scan = self.scans.iter().find(|(file, _)| *file == view.file);
-            scan.is_some_and(|(_, scan)| scan.as_ref().map(|scan| scan.len) > view.len)
-        })
+        Ok(Ground { scans, marks, grew })
     }
 
     /// The scan of a file; one that the plan did not name is read now.
-    fn scan(&mut self, store: &Tree, hands: &Hands, plan: &Plan, file: &Path) -> Result<Option<&Scan>> {
+    fn scan(&mut self, store: &Tree, hands: &Hands, file: &Path) -> Result<Option<&Scan>> {
         let at = match self.scans.iter().position(|(known, _)| known == file) {
             Some(at) => at,
             None => {
-                let scan = scan_file(store, hands, file, &marks(plan, file))?;
+                let scan = scan_file(store, hands, file, &marks_in(&self.marks, file))?;
                 self.scans.push((file.to_owned(), scan));
                 self.scans.len() - 1
             }
@@ -88,12 +94,12 @@ impl Ground {
         untouched.chain(touched).collect()
     }
 
-    /// What the plan's steps change, growing files first: what a full disk refuses is refused before
+    /// What the steps change, growing files first: what a full disk refuses is refused before
     /// anything was made shorter.
-    pub fn resolve(&mut self, store: &Tree, hands: &Hands, plan: &Plan) -> Result<Vec<Resolved>> {
+    pub fn resolve(&mut self, store: &Tree, hands: &Hands, changes: &Changes) -> Result<Vec<Resolved>> {
         let mut resolved = Vec::new();
-        for step in &plan.steps {
-            resolved.extend(self.resolve_step(store, hands, plan, step)?);
+        for step in &changes.steps {
+            resolved.extend(self.resolve_step(store, hands, step)?);
         }
         resolved.sort_by_key(|resolved: &Resolved| {
             let (before, after) = (resolved.change.before, resolved.change.after);
@@ -106,18 +112,12 @@ impl Ground {
         Ok(resolved)
     }
 
-    fn resolve_step(
-        &mut self,
-        store: &Tree,
-        hands: &Hands,
-        plan: &Plan,
-        step: &Step,
-    ) -> Result<Option<Resolved>> {
+    fn resolve_step(&mut self, store: &Tree, hands: &Hands, step: &Step) -> Result<Option<Resolved>> {
         let (file, content) = match step {
             Step::KeepPrefix { file, bytes } => {
-                let (before, _) = self.image(store, hands, plan, file)?;
+                let (before, _) = self.image(store, hands, file)?;
                 let Some(before) = before else { return Err(gone(file)) };
-                let scan = self.scan(store, hands, plan, file)?;
+                let scan = self.scan(store, hands, file)?;
                 let Some((len, hash, newline)) = scan.and_then(|scan| scan.finished_prefix(*bytes)) else {
                     return Err(Refusal::Changed { what: file.display().to_string() });
                 };
@@ -131,7 +131,7 @@ impl Ground {
                 return Ok(Some(Resolved { change, tail }));
             }
             Step::MoveAside { file } => {
-                let (before, _) = self.image(store, hands, plan, file)?;
+                let (before, _) = self.image(store, hands, file)?;
                 let Some(before) = before else { return Ok(None) };
                 let change = Change {
                     file: file.clone(),
@@ -142,13 +142,10 @@ impl Ground {
                 };
                 return Ok(Some(Resolved { change, tail: Tail::Nothing }));
             }
-            Step::CreateDir { .. } | Step::CreateFile { .. } | Step::EditEntry { .. } | Step::EditRow(_) => {
-                return Ok(None);
-            }
             Step::Overwrite { file, content } | Step::Replace { file, content } => (file, content),
         };
-        let (before, fresh) = self.image(store, hands, plan, file)?;
-        let (len, hash, tail) = self.content(store, hands, plan, content)?;
+        let (before, fresh) = self.image(store, hands, file)?;
+        let (len, hash, tail) = self.content(store, hands, content)?;
         let after = Some(Image { len, hash, ..before.unwrap_or(fresh) });
         // A file that is not there has no inode to keep.
         let in_place = matches!(step, Step::Overwrite { .. }) && before.is_some();
@@ -157,18 +154,12 @@ impl Ground {
     }
 
     /// The file as it is, and what a new one in its place would be like.
-    fn image(
-        &mut self,
-        store: &Tree,
-        hands: &Hands,
-        plan: &Plan,
-        file: &Path,
-    ) -> Result<(Option<Image>, Image)> {
+    fn image(&mut self, store: &Tree, hands: &Hands, file: &Path) -> Result<(Option<Image>, Image)> {
         let facts = match hands.file(file) {
             Some(open) => Some(open.facts()?),
             None => store.stat(file)?,
         };
-        let scan = self.scan(store, hands, plan, file)?;
+        let scan = self.scan(store, hands, file)?;
         let owner = store.facts()?;
         let fresh =
             Image { len: 0, hash: empty_hash(), mode: 0o600, uid: owner.st_uid, gid: owner.st_gid, mtime: 0 };
@@ -184,20 +175,14 @@ impl Ground {
     }
 
     /// Length and hash of new content.
-    fn content(
-        &mut self,
-        store: &Tree,
-        hands: &Hands,
-        plan: &Plan,
-        content: &Content,
-    ) -> Result<(u64, FileHash, Tail)> {
+    fn content(&mut self, store: &Tree, hands: &Hands, content: &Content) -> Result<(u64, FileHash, Tail)> {
         match content {
             Content::Bytes(bytes) => {
                 let hash = FileHash(xxhash_rust::xxh3::xxh3_128(bytes));
                 Ok((bytes.len() as u64, hash, Tail::Bytes(bytes.clone())))
             }
             Content::Prefix { file, bytes } => {
-                let scan = self.scan(store, hands, plan, file)?.ok_or_else(|| gone(file))?;
+                let scan = self.scan(store, hands, file)?.ok_or_else(|| gone(file))?;
                 let (len, hash, newline) = scan.finished_prefix(*bytes).ok_or_else(|| gone(file))?;
                 Ok((len, hash, Tail::Prefix { file: file.clone(), bytes: *bytes, newline }))
             }
@@ -215,7 +200,7 @@ impl Ground {
                 Ok((gathered.len, hash, Tail::Parts { parts: parts.clone(), newline }))
             }
             Content::Whole { file } => {
-                let scan = self.scan(store, hands, plan, file)?.ok_or_else(|| gone(file))?;
+                let scan = self.scan(store, hands, file)?.ok_or_else(|| gone(file))?;
                 Ok((
                     scan.len,
                     scan.hash,
@@ -230,11 +215,10 @@ impl Ground {
         &mut self,
         store: &Tree,
         hands: &Hands,
-        plan: &Plan,
         content: &Content,
         into: &Open,
     ) -> Result<(u64, FileHash)> {
-        let (len, hash, tail) = self.content(store, hands, plan, content)?;
+        let (len, hash, tail) = self.content(store, hands, content)?;
         write_tail(store, hands, &tail, into)?;
         Ok((len, hash))
     }
@@ -243,7 +227,7 @@ impl Ground {
 impl Resolved {
     /// Puts both states' tails into the undo directory `dir` of `backup`, durable.
     pub fn back_up(&self, index: usize, store: &Tree, hands: &Hands, backup: &Tree) -> Result<()> {
-        let before = backup.create(&super::journal::Way::Undo.start_tail(index))?;
+        let before = backup.create(&Direction::Undo.start_tail(index))?;
         if let Some(image) = self.change.before {
             let opened;
             let source = match hands.file(&self.change.file) {
@@ -256,7 +240,7 @@ impl Resolved {
             before.copy_from(source, self.change.keep, image.len - self.change.keep, 0)?;
         }
         before.sync()?;
-        let after = backup.create(&super::journal::Way::Undo.goal_tail(index))?;
+        let after = backup.create(&Direction::Undo.goal_tail(index))?;
         write_tail(store, hands, &self.tail, &after)?;
         after.sync()
     }
@@ -357,32 +341,26 @@ fn each_part(
     Ok(())
 }
 
-/// Where hashes are needed in a file: wherever a step cuts it.
-fn marks(plan: &Plan, file: &Path) -> Vec<u64> {
-    let mut marks = Vec::new();
-    let mut content = |content: &Content| {
-        if let Content::Prefix { file: source, bytes } = content
-            && source == file
-        {
-            marks.push(*bytes);
-        }
+/// The marks of new content that is the beginning of another file.
+pub(super) fn marks<'c>(contents: impl IntoIterator<Item = &'c Content>) -> Vec<Mark> {
+    let prefix = |content: &Content| match content {
+        Content::Prefix { file, bytes } => Some((file.clone(), *bytes)),
+        Content::Whole { .. } | Content::Bytes(_) | Content::Parts(_) => None,
     };
-    for step in &plan.steps {
-        match step {
-            Step::Overwrite { content: new, .. } | Step::Replace { content: new, .. } => content(new),
-            Step::CreateDir { files, .. } => files.iter().for_each(|(_, new)| content(new)),
-            Step::CreateFile { content: new, .. } => content(new),
-            Step::KeepPrefix { .. } | Step::MoveAside { .. } | Step::EditEntry { .. } | Step::EditRow(_) => {}
-        }
-    }
-    for step in &plan.steps {
-        if let Step::KeepPrefix { file: kept, bytes } = step
-            && kept == file
-        {
-            marks.push(*bytes);
-        }
-    }
-    marks
+    contents.into_iter().filter_map(prefix).collect()
+}
+
+/// The marks of an undo.
+pub(super) fn marks_of(changes: &Changes) -> Vec<Mark> {
+    let kept = changes.steps.iter().filter_map(|step| match step {
+        Step::KeepPrefix { file, bytes } => Some((file.clone(), *bytes)),
+        Step::Overwrite { .. } | Step::Replace { .. } | Step::MoveAside { .. } => None,
+    });
+    marks(changes.contents()).into_iter().chain(kept).collect()
+}
+
+fn marks_in(marks: &[Mark], file: &Path) -> Vec<u64> {
+    marks.iter().filter(|(of, _)| of == file).map(|(_, bytes)| *bytes).collect()
 }
 
 fn is_as_seen(view: &FileView, scan: Option<&Scan>, growth: Growth) -> bool {

@@ -12,22 +12,14 @@ use rustix::io::Errno;
 
 use super::disk::Tree;
 use super::fault::{self, Verdict};
-use super::journal::Way;
+use super::journal::Direction;
 use super::lease::PATIENCE;
-use crate::session::{Damage, DamageClass, Plan, Refusal, Result, Row, RowChange, SqlValue, Step};
+use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, SqlValue};
 
-/// The plan's row, if it changes one.
-pub(super) fn of(plan: &Plan) -> Option<RowChange> {
-    plan.steps.iter().find_map(|step| match step {
-        Step::EditRow(change) => Some(change.clone()),
-        _ => None,
-    })
-}
-
-fn from(change: &RowChange, way: Way) -> Option<&Row> {
-    match way {
-        Way::Undo => change.before.as_ref(),
-        Way::Redo => change.after.as_ref(),
+fn from(change: &RowChange, direction: Direction) -> Option<&Row> {
+    match direction {
+        Direction::Undo => change.before.as_ref(),
+        Direction::Redo => change.after.as_ref(),
     }
 }
 
@@ -37,7 +29,7 @@ pub(super) struct Held<'a> {
     db: Connection,
     store: &'a Tree,
     change: &'a RowChange,
-    way: Way,
+    direction: Direction,
 }
 
 impl<'a> Held<'a> {
@@ -46,12 +38,12 @@ impl<'a> Held<'a> {
     /// # Errors
     /// [`Refusal::Changed`] if the row is no longer what it was; [`Refusal::StoreLocked`] if another program
     /// has the database for too long.
-    pub fn take(store: &'a Tree, change: &'a RowChange, way: Way) -> Result<Held<'a>> {
+    pub fn take(store: &'a Tree, change: &'a RowChange, direction: Direction) -> Result<Held<'a>> {
         let what = || format!("the row of the session in {}", change.db.display());
         let db = open(store, &change.db)?.ok_or_else(|| Refusal::Changed { what: what() })?;
-        let held = Held { db, store, change, way };
+        let held = Held { db, store, change, direction };
         held.db.execute_batch("BEGIN IMMEDIATE").map_err(|error| held.refused(error))?;
-        if read(&held.db, change).map_err(|error| held.refused(error))?.as_ref() != from(change, way) {
+        if read(&held.db, change).map_err(|error| held.refused(error))?.as_ref() != from(change, direction) {
             return Err(Refusal::Changed { what: what() });
         }
         Ok(held)
@@ -62,8 +54,8 @@ impl<'a> Held<'a> {
     /// # Errors
     /// What prevents that; nothing was done then.
     pub fn apply(self) -> Result<()> {
-        let Held { change, way, .. } = self;
-        let (old, new) = (from(change, way), from(change, way.back()));
+        let Held { change, direction, .. } = self;
+        let (old, new) = (from(change, direction), from(change, direction.back()));
         if let Verdict::Fail(error) = fault::point("row") {
             return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
         }
@@ -87,15 +79,15 @@ impl<'a> Held<'a> {
 ///
 /// # Errors
 /// What prevents that.
-pub(super) fn roll_back(store: &Tree, change: &RowChange, way: Way) -> Result<Option<String>> {
+pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) -> Result<Option<String>> {
     let Some(db) = open(store, &change.db)? else { return Ok(None) };
     let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
     drop(db);
-    if now.as_ref() == from(change, way) {
+    if now.as_ref() == from(change, direction) {
         return Ok(None);
     }
-    if now.as_ref() == from(change, way.back()) {
-        Held::take(store, change, way.back())?.apply()?;
+    if now.as_ref() == from(change, direction.back()) {
+        Held::take(store, change, direction.back())?.apply()?;
         return Ok(None);
     }
     let db = change.db.display();
@@ -114,7 +106,7 @@ pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
         drop(db);
         match now {
             Some(_) => Ok(()),
-            None => Held::take(store, change, Way::Undo)?.apply(),
+            None => Held::take(store, change, Direction::Undo)?.apply(),
         }
     };
     match make() {
@@ -128,10 +120,11 @@ pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
 ///
 /// # Errors
 /// What prevents looking.
-pub(super) fn is_worked_on(store: &Tree, change: &RowChange, way: Way) -> Result<bool> {
+pub(super) fn is_worked_on(store: &Tree, change: &RowChange, direction: Direction) -> Result<bool> {
     let Some(db) = open(store, &change.db)? else { return Ok(false) };
     let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
-    let (Some(now), Some(old), Some(new)) = (now, from(change, way), from(change, way.back())) else {
+    let (Some(now), Some(old), Some(new)) = (now, from(change, direction), from(change, direction.back()))
+    else {
         return Ok(false);
     };
     let made =

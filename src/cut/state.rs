@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use super::disk::Tree;
 use super::journal::{Record, VERSION, Whose};
 use super::lease::{Flock, PATIENCE};
-use crate::agents::Environment;
+use crate::host::Environment;
 use crate::session::{Refusal, Result, SessionKey};
 
 /// turnfs's own state directory: journals, backups, locks. 0700; files 0600.

@@ -2,17 +2,15 @@
 //!
 //! An undo counts from the moment that its directory holds `undo.json`, and until it holds `redone.json`.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::disk::Tree;
-use super::journal::{Record, VERSION, path_text};
-use super::state::{Folder, Locked, StateDir, undone_dir};
-use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnStatus};
+use super::journal::{Direction, Record, VERSION, path_text};
+use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
+use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -76,7 +74,7 @@ impl Turns {
             n: turn.n,
             prompt: turn.prompt.clone(),
             status: turn.status.name().to_owned(),
-            detail: turn.detail.map(str::to_owned),
+            detail: turn.detail.map(|detail| detail.name().to_owned()),
             started: nanoseconds(turn.started),
             ended: nanoseconds(turn.ended),
             last: nanoseconds(turn.last),
@@ -100,7 +98,7 @@ impl StoredTurn {
             n: self.n,
             prompt: self.prompt,
             status: all.into_iter().find(|s| s.name() == self.status).unwrap_or(TurnStatus::Interrupted),
-            detail: self.detail.as_deref().and_then(lasting),
+            detail: TurnDetail::ALL.into_iter().find(|d| Some(d.name()) == self.detail.as_deref()),
             started: time(self.started),
             ended: time(self.ended),
             last: time(self.last),
@@ -116,22 +114,6 @@ impl StoredTurn {
             text_len: self.text_len,
         }
     }
-}
-
-/// The word as one that lives as long as the process. There are a handful of them; a file that somebody
-/// filled with others gets no more than a bounded number.
-fn lasting(word: &str) -> Option<&'static str> {
-    static WORDS: OnceLock<Mutex<BTreeSet<&'static str>>> = OnceLock::new();
-    let mut words = WORDS.get_or_init(Mutex::default).lock().ok()?;
-    if let Some(known) = words.get(word) {
-        return Some(known);
-    }
-    if words.len() >= 64 || word.len() > 64 {
-        return None;
-    }
-    let new: &'static str = Box::leak(word.to_owned().into_boxed_str());
-    words.insert(new);
-    Some(new)
 }
 
 /// The undos of a session that can be read, oldest first. Costs one readdir when there are none.
@@ -171,7 +153,7 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
         let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *file);
         let (open, offset) = match changed {
             Some((index, change)) if span.start >= change.keep => {
-                (backup.read(&super::journal::Way::Undo.start_tail(index))?, span.start - change.keep)
+                (backup.read(&Direction::Undo.start_tail(index))?, span.start - change.keep)
             }
             // The undo left these bytes where they are.
             _ => {
@@ -196,9 +178,8 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
 pub(super) fn counting_numbers(folder: &Folder) -> Result<Vec<u32>> {
     let mut counting = Vec::new();
     for number in folder.numbers()? {
-        let dir = undone_dir(number);
-        let done = folder.tree.stat(&dir.join("undo.json"))?.is_some();
-        if done && folder.tree.stat(&dir.join("redone.json"))?.is_none() {
+        let undone = folder.tree.stat(&done(number, Direction::Undo))?.is_some();
+        if undone && folder.tree.stat(&done(number, Direction::Redo))?.is_none() {
             counting.push(number);
         }
     }
@@ -206,7 +187,7 @@ pub(super) fn counting_numbers(folder: &Folder) -> Result<Vec<u32>> {
 }
 
 pub(super) fn record(folder: &Folder, number: u32) -> Result<Record> {
-    parse(&folder.tree, &undone_dir(number).join("undo.json"))
+    parse(&folder.tree, &done(number, Direction::Undo))
 }
 
 pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
@@ -239,14 +220,30 @@ pub(super) fn sync_dir(locked: &Locked, number: u32) -> Result<()> {
     locked.tree().sync_dir(Path::new(""))
 }
 
+/// Where the journal of an undo or redo lies when it counts.
+pub(super) fn done(number: u32, direction: Direction) -> PathBuf {
+    undone_dir(number).join(match direction {
+        Direction::Undo => "undo.json",
+        Direction::Redo => "redone.json",
+    })
+}
+
+/// Makes the undo or redo count whose journal is written, durable when this returns.
+pub(super) fn count(locked: &Locked, number: u32, direction: Direction) -> Result<()> {
+    let tree = locked.tree();
+    tree.rename(Path::new(JOURNAL), &done(number, direction), false)?;
+    tree.sync_dir(&undone_dir(number))?;
+    tree.sync_dir(Path::new(""))
+}
+
 /// Removes an undo that no longer counts. `undo.json` goes first and `redone.json` last, so that a crash
 /// in between never makes it count again.
 pub(super) fn discard(locked: &Locked, number: u32) -> Result<()> {
     let (tree, dir) = (locked.tree(), undone_dir(number));
-    tree.unlink(&dir.join("undo.json"))?;
+    tree.unlink(&done(number, Direction::Undo))?;
     tree.sync_dir(&dir)?;
     tree.remove_dir(&dir.join("files"))?;
     tree.unlink(&dir.join("turns.json"))?;
-    tree.unlink(&dir.join("redone.json"))?;
+    tree.unlink(&done(number, Direction::Redo))?;
     tree.remove_dir(&dir)
 }

@@ -296,8 +296,7 @@ pub(super) fn salvaged(history: &History) -> Result<&[Turn]> {
     if history.state != State::Damaged {
         return Err(absent(OsStr::new("salvage")));
     }
-    let sound = (history.sound_turns as usize).min(history.turns.len());
-    Ok(&history.turns[..sound])
+    Ok(history.sound())
 }
 
 /// A stretch of the main transcript, as if it were a turn.

@@ -41,7 +41,7 @@ use parking_lot::RwLock;
 
 use crate::catalog::{Catalog, View};
 use crate::cut::StateDir;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::session::{Errno, Refusal, Result, SessionKey};
 
 pub use control::{Command, Target};
@@ -58,7 +58,7 @@ use node::{Dot, Node, Part};
 /// What a mount shows, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Only this project's sessions, at the root of the mount; `None`: all projects.
+    /// Only this project's sessions, at the root of the mount; `None`: all projects. Absolute, without `.` and `..`.
     pub project: Option<PathBuf>,
     /// Nothing in any store can be changed through this mount.
     pub read_only: bool,
@@ -123,7 +123,7 @@ impl Fs {
         let relied_on = catalog.stores().iter().map(|store| store.root.to_path_buf());
         let host = Arc::new(Host::new(relied_on.chain([state.path().to_owned()]), own));
         Fs {
-            projects: options.project.as_deref().map(|project| tree::spellings(&host, project)),
+            projects: options.project.as_ref().map(|given| host::spellings(given, [host.resolved(given)])),
             host_links: host_links::HostLinks::new(host.clone()),
             project_states: project_state::ProjectStates::new(host),
             inodes: inodes::Inodes::new(),

@@ -73,12 +73,7 @@ impl Fs {
             let place = format!("{}/{}", place.trim_end_matches('/'), listed.name);
             let (state, why) = match self.view(&listed.session.key) {
                 Ok(view) => {
-                    let why = view.history.shown_damage().map(|damage| {
-                        format!(
-                            "{}, line {} (byte {}): {}",
-                            damage.file, damage.line, damage.byte, damage.class
-                        )
-                    });
+                    let why = view.history.shown_damage().map(Damage::brief);
                     let state = view.history.state;
                     *counts.entry(state).or_default() += 1;
                     (state.name(), why.or_else(|| view.history.notes.first().cloned()))
@@ -122,10 +117,7 @@ impl Fs {
             let _ = writeln!(summary, "{}", one_line(&line));
         }
         for (agent, problem) in &listing.problems {
-            let line = format!(
-                "problem: {agent}: {}, line {} (byte {}): {}: {}",
-                problem.file, problem.line, problem.byte, problem.class, problem.message
-            );
+            let line = format!("problem: {agent}: {problem}");
             let _ = writeln!(summary, "{}", one_line(&line));
         }
         summary += &not_ok;

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::agents::Environment;
 use crate::catalog::StoreOptions;
+use crate::host::Environment;
 use crate::session::AgentKind;
 
 /// A file system over a copy of one sample's store.

@@ -78,7 +78,7 @@ impl Status<'_> {
             lines.put("unplaced", reason);
         }
         if let Some(damage) = self.index {
-            lines.put("index", &format!("{}, line {}: {}", damage.file, damage.line, damage.message));
+            lines.put("index", &damage.to_string());
         }
         lines.put("last", self.last.unwrap_or("none"));
         lines.0

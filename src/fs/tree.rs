@@ -14,7 +14,6 @@ use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
 use super::stale::Lasting;
 use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
-use crate::host::{self, Host};
 use crate::session::{Refusal, Result};
 
 /// What `stat` tells of a node.
@@ -300,18 +299,4 @@ fn names_below(path: &Path, listing: &Listing) -> Vec<OsString> {
 
 fn directories_in(path: &Path, listing: &Listing) -> usize {
     names_below(path, listing).len() + listing.of(Some(path)).len()
-}
-
-/// The paths that `--project DIR` stands for: as given and as resolved.
-pub(super) fn spellings(host: &Arc<Host>, project: &Path) -> Vec<PathBuf> {
-    let given = std::path::absolute(project).unwrap_or_else(|_| project.to_path_buf());
-    // `absolute` keeps a trailing slash and `..`; recorded paths have neither.
-    let plain: PathBuf = given.components().collect();
-    let (host, asked) = (host.clone(), given);
-    // A place that does not answer stands for itself.
-    let resolved = host::within(host::PATIENCE, move || host.way(&asked).there()).flatten();
-    let mut paths = vec![plain];
-    paths.extend(resolved);
-    paths.dedup();
-    paths
 }

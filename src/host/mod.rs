@@ -1,10 +1,12 @@
 //! The host outside the stores: where a path leads now, what is mounted, which processes run and what they
-//! hold. Used by everything that asks about what no store tells.
+//! hold, and the environment that this one was started with. Used by everything that asks about what no store
+//! tells.
 //!
 //! A path can lie on a file system that answers never. Whoever waits for a network mount can be let go, so
 //! that is bounded in time; whoever waits for a FUSE file system cannot be killed, not even at the end of the
 //! process, so one that nothing here relies on anyway is not touched at all.
 
+mod environment;
 pub mod locks;
 pub mod mountinfo;
 pub mod processes;
@@ -14,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+pub use environment::Environment;
 use mountinfo::{Device, MountEntry};
 
 /// How long a command waits for the host.
@@ -67,6 +70,12 @@ impl Host {
         self.way_among(path, &mountinfo::read().unwrap_or_default())
     }
 
+    /// What is there, with its path resolved. A place that does not answer within [`PATIENCE`] counts as not there.
+    pub fn resolved(&self, path: &Path) -> Option<PathBuf> {
+        let (host, path) = (self.clone(), path.to_owned());
+        within(PATIENCE, move || host.way(&path).there()).flatten()
+    }
+
     fn way_among(&self, path: &Path, mounts: &[MountEntry]) -> Way {
         let relied_on = self.relied_on.iter().filter_map(|place| mountinfo::containing(mounts, place));
         let relied_on: Vec<Device> = relied_on.map(|mount| mount.device).collect();
@@ -111,6 +120,18 @@ impl Host {
         }
         Way::Leads(place)
     }
+}
+
+/// The paths that a directory can stand for where paths are recorded as somebody spelled them: as given and as
+/// found out otherwise (resolved, for example), in this order, each once.
+pub fn spellings<const N: usize>(given: &Path, others: [Option<PathBuf>; N]) -> Vec<PathBuf> {
+    let mut paths = vec![given.to_owned()];
+    for other in others.into_iter().flatten() {
+        if !paths.contains(&other) {
+            paths.push(other);
+        }
+    }
+    paths
 }
 
 /// The names of a path, last one first.

@@ -8,7 +8,7 @@ mod safe;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::session::{Item, Turn, TurnStatus, rfc3339};
+use crate::session::{Item, Turn, TurnDetail, TurnStatus, rfc3339};
 pub use safe::{one_line, visible};
 
 /// Where text goes: a buffer, or only its length.
@@ -45,7 +45,7 @@ pub fn heading(turn: &Turn, out: &mut impl Output) {
     let _ = write!(line, " · {}", turn.status);
     match turn.detail {
         // A turn without an end that somebody is at is simply running.
-        Some("open") if turn.status == TurnStatus::Running => {}
+        Some(TurnDetail::Open) if turn.status == TurnStatus::Running => {}
         Some(detail) => {
             let _ = write!(line, " ({detail})");
         }

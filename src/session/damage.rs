@@ -16,6 +16,19 @@ pub struct Damage {
     pub message: String,
 }
 
+impl Damage {
+    /// Where it is and of what kind, without what is wrong.
+    pub fn brief(&self) -> String {
+        format!("{}, line {} (byte {}): {}", self.file, self.line, self.byte, self.class)
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.brief(), self.message)
+    }
+}
+
 /// The classes of damage; names as in machine output. `docs/stores/damage.md` says what each one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DamageClass {

@@ -141,15 +141,20 @@ pub struct History {
 
 impl History {
     /// The history of a session whose files are none that turnfs reads; `what` says why.
-    pub fn unsupported(what: String) -> History {
+    pub fn unsupported(what: String, files: Vec<FileView>) -> History {
+        History { notes: vec![what], ..History::without_turns(State::Unsupported, files) }
+    }
+
+    /// A history in which nothing was found yet.
+    pub fn without_turns(state: State, files: Vec<FileView>) -> History {
         History {
-            state: State::Unsupported,
+            state,
             damages: Vec::new(),
             turns: Vec::new(),
             sound_turns: 0,
             cuts: Vec::new(),
-            notes: vec![what],
-            files: Vec::new(),
+            notes: Vec::new(),
+            files,
             head_bytes: 0,
             model: None,
         }
@@ -170,13 +175,11 @@ impl History {
                 return Err(Refusal::NothingToRescue { why });
             }
         };
-        let sound = (self.sound_turns as usize).min(self.turns.len());
-        if sound == 0 {
+        let sound = self.sound();
+        if sound.is_empty() {
             let why = format!(
-                "no turn ends before the damage ({}, line {}: {}), so there is nothing to rescue; {}",
-                damage.file,
-                damage.line,
-                damage.class,
+                "no turn ends before the damage ({}), so there is nothing to rescue; {}",
+                damage.brief(),
                 damage.class.remedy()
             );
             return Err(Refusal::NothingToRescue { why });
@@ -184,10 +187,15 @@ impl History {
         Ok(History {
             state: State::Ok,
             damages: Vec::new(),
-            turns: self.turns[..sound].to_vec(),
-            cuts: self.cuts.get(..=sound).unwrap_or(&self.cuts).to_vec(),
+            turns: sound.to_vec(),
+            cuts: self.cuts.get(..=sound.len()).unwrap_or(&self.cuts).to_vec(),
             ..self.clone()
         })
+    }
+
+    /// The turns that end before the first damage.
+    pub fn sound(&self) -> &[Turn] {
+        &self.turns[..(self.sound_turns as usize).min(self.turns.len())]
     }
 
     /// The damage to name where one is named: what refuses the turns, else a torn tail.

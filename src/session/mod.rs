@@ -16,10 +16,13 @@ pub use agent::AgentKind;
 pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
-pub use plan::{Content, Entry, EntryEdit, Lock, Part, Plan, Promise, Row, RowChange, SqlValue, Step};
+pub use plan::{
+    Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Promise, Row,
+    RowChange, SqlValue, Step, UndoPlan,
+};
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
-pub use turn::{Confidence, Piece, Turn, TurnStatus};
+pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;

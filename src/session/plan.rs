@@ -1,18 +1,20 @@
 //! A cut as data: what an agent's folder wants done to its store. Only `cut` does it.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileHash, FileView, Piece};
+use super::{FileView, Piece, Session};
 
-/// Everything needed to make one cut, and to know afterwards that it is right.
+/// Everything needed to make one cut, and to know afterwards that it is right. `Made` is what happens to files:
+/// an undo changes those of its session, a fork makes a new session's, and neither can be asked for the other's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The steps; paths are relative to the store's root. Changes of files are made in this order, but those
-    /// that make one longer first and those that take one away last.
-    pub steps: Vec<Step>,
+pub struct Plan<Made> {
+    /// Paths are relative to the store's root.
+    pub made: Made,
+    /// What becomes of an entry in an index that the store's sessions share; when it is made: `docs/DURABILITY.md`.
+    pub entry: Option<IndexEdit>,
     /// Taken in this order before anything is verified, held until the cut is committed.
     pub locks: Vec<Lock>,
     /// The files as the plan saw them; each is read again under the locks and must be the same.
@@ -20,6 +22,9 @@ pub struct Plan {
     /// What must be found when the session is read again.
     pub promise: Promise,
 }
+
+pub type UndoPlan = Plan<Changes>;
+pub type ForkPlan = Plan<NewFiles>;
 
 /// What a cut promises; checked by reading the result as any session is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +41,23 @@ pub struct Promise {
     pub turns: u32,
 }
 
-/// One reversible change to a store.
+impl Promise {
+    /// Of an undo: the same session with so many turns in `transcript`.
+    pub fn of(session: &Session, transcript: PathBuf, turns: u32) -> Promise {
+        Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), transcript, turns }
+    }
+}
+
+/// What an undo changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    /// Made in this order, but those that make a file longer first and those that take one away last.
+    pub steps: Vec<Step>,
+    /// Changed in one transaction, and only while it is what was seen.
+    pub row: Option<RowChange>,
+}
+
+/// One reversible change to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Keep the first `bytes` bytes of `file`, in place (same inode). The rest goes to the backup first.
@@ -48,25 +69,60 @@ pub enum Step {
     Replace { file: PathBuf, content: Content },
     /// Move out of the agent's sight, into the backup.
     MoveAside { file: PathBuf },
-    /// In a fork only. Make a directory that was not there, with these files, complete or not at all: built
-    /// as `staging`, a place of the same file system where no client looks for sessions, fsynced, renamed to
-    /// `dir`.
-    CreateDir {
+}
+
+/// The files that a fork makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewFiles {
+    /// A directory that was not there, with these files, complete or not at all: built as `staging`, a place of
+    /// the same file system where no client looks for sessions, fsynced, renamed to `dir`.
+    Dir {
         dir: PathBuf,
         staging: PathBuf,
         /// Paths relative to `dir`; directories in between are made.
         files: Vec<(PathBuf, Content)>,
     },
-    /// In a fork only (an undo makes a new file by [`Step::Replace`]). Make a file that was not there: built
-    /// beside, fsynced, renamed.
-    CreateFile { file: PathBuf, content: Content },
-    /// Change one session's entry in an index that the store's sessions share. What the entry becomes is
-    /// worked out under the locks, out of the index as it is then; no other entry changes by a byte. At most
-    /// one in a plan; when it is made is the same wherever it stands in the list (`docs/DURABILITY.md`).
-    EditEntry { index: PathBuf, edit: EntryEdit },
-    /// Change one row of a database of the store, in one transaction, and only while the row is what was seen.
-    /// At most one in a plan, as [`Step::EditEntry`].
-    EditRow(RowChange),
+    /// Files that were not there, among those of other sessions: built beside, fsynced, renamed, in this order.
+    Beside {
+        files: Vec<(PathBuf, Content)>,
+        /// The new session's row in a database of the store.
+        row: Option<RowChange>,
+    },
+}
+
+impl Changes {
+    pub fn contents(&self) -> Vec<&Content> {
+        let steps = self.steps.iter();
+        let contents = steps.filter_map(|step| match step {
+            Step::Overwrite { content, .. } | Step::Replace { content, .. } => Some(content),
+            Step::KeepPrefix { .. } | Step::MoveAside { .. } => None,
+        });
+        contents.collect()
+    }
+}
+
+impl NewFiles {
+    pub fn contents(&self) -> Vec<&Content> {
+        let (NewFiles::Dir { files, .. } | NewFiles::Beside { files, .. }) = self;
+        files.iter().map(|(_, content)| content).collect()
+    }
+
+    /// What a file of the store, one of these, is made of.
+    pub fn content_of(&self, file: &Path) -> Option<&Content> {
+        let (files, is_it): (_, &dyn Fn(&Path) -> bool) = match self {
+            NewFiles::Dir { dir, files, .. } => (files, &|name| dir.join(name) == file),
+            NewFiles::Beside { files, .. } => (files, &|name| name == file),
+        };
+        files.iter().find(|(name, _)| is_it(name)).map(|(_, content)| content)
+    }
+}
+
+/// Change one session's (or project's) entry in an index that the store's sessions share. What the entry becomes
+/// is worked out under the locks, out of the index as it is then; no other entry changes by a byte.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEdit {
+    pub index: PathBuf,
+    pub edit: EntryEdit,
 }
 
 /// What happens to one row of a SQLite database.
@@ -173,11 +229,4 @@ pub enum Lock {
     /// flock(LOCK_EX) on `file`, made for it and removed afterwards, taken and left while `gate` is held: the
     /// lock that a client holds as long as it has the session open. Never waited for; `force` goes without it.
     Gated { gate: PathBuf, file: PathBuf },
-}
-
-impl Plan {
-    /// The content hash that the plan saw for `file`.
-    pub fn seen(&self, file: &std::path::Path) -> Option<FileHash> {
-        self.based_on.iter().find(|view| view.file == file).map(|view| view.hash)
-    }
 }

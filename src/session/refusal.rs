@@ -38,7 +38,7 @@ pub enum Refusal {
         "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/ instead"
     )]
     MovedOn { what: String, number: u32 },
-    #[error("{}, line {} (byte {}): {}: {}; {} (raw/{} shows it as it is)", .damage.file, .damage.line, .damage.byte, .damage.class, .damage.message, .damage.class.remedy(), raw_name(.damage))]
+    #[error("{damage}; {} (raw/{} shows it as it is)", .damage.class.remedy(), raw_name(.damage))]
     Damaged { damage: Damage },
     #[error("{what} is not read by this version of turnfs, so its history is neither shown nor changed")]
     Unsupported { what: String },

@@ -33,6 +33,59 @@ impl fmt::Display for TurnStatus {
     }
 }
 
+/// Finer than [`TurnStatus`] where the store tells more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TurnDetail {
+    /// A command of the client's own, without a model run.
+    Command,
+    /// The record that ends a turn is not there.
+    Open,
+    /// A tool call has no result.
+    OpenCalls,
+    /// All tool calls have results, and the model's answer to them is not there.
+    EndedInTool,
+    /// Nothing stands behind the prompt.
+    NoReply,
+    /// Some of its records are no longer on disk.
+    Lost,
+}
+
+impl TurnDetail {
+    pub const ALL: [TurnDetail; 6] = [
+        TurnDetail::Command,
+        TurnDetail::Open,
+        TurnDetail::OpenCalls,
+        TurnDetail::EndedInTool,
+        TurnDetail::NoReply,
+        TurnDetail::Lost,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            TurnDetail::Command => "command",
+            TurnDetail::Open => "open",
+            TurnDetail::OpenCalls => "open-calls",
+            TurnDetail::EndedInTool => "ended-in-tool",
+            TurnDetail::NoReply => "no-reply",
+            TurnDetail::Lost => "lost",
+        }
+    }
+
+    /// Whether it says that the turn's end is not there, though more could be written.
+    fn is_open(self) -> bool {
+        match self {
+            TurnDetail::Open | TurnDetail::OpenCalls | TurnDetail::EndedInTool | TurnDetail::NoReply => true,
+            TurnDetail::Command | TurnDetail::Lost => false,
+        }
+    }
+}
+
+impl fmt::Display for TurnDetail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// How sure it is which records of every file belong to the turns before a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Confidence {
@@ -72,8 +125,7 @@ pub struct Turn {
     /// text comes from [`crate::agents::Agent::prompt`].
     pub prompt: Option<String>,
     pub status: TurnStatus,
-    /// Finer than `status` where the store tells more: `command`, `open`, ...
-    pub detail: Option<&'static str>,
+    pub detail: Option<TurnDetail>,
     pub started: Option<Timestamp>,
     pub ended: Option<Timestamp>,
     /// The last record's time; the turn file's mtime.
@@ -106,8 +158,7 @@ pub struct Piece {
 impl Turn {
     /// Whether the store holds no end of this turn: somebody is at it now, or was killed in it.
     pub fn is_open(&self) -> bool {
-        let no_end = matches!(self.detail, Some("open" | "open-calls" | "ended-in-tool" | "no-reply"));
-        no_end || self.status == TurnStatus::Running
+        self.detail.is_some_and(TurnDetail::is_open) || self.status == TurnStatus::Running
     }
 
     /// Longest prompt kept in memory, in characters.

@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use turnfs::agents::Environment;
 use turnfs::catalog::{Catalog, StoreOptions, View};
 use turnfs::cut::{self, StateDir};
+use turnfs::host::Environment;
 use turnfs::session::{AgentKind, Errno, Refusal, SessionKey, State as Condition};
 
 use super::client::{Client, Event};

@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use turnfs::agents::Environment;
 use turnfs::catalog::{Catalog, StoreOptions};
+use turnfs::host::Environment;
 use turnfs::session::AgentKind;
 use turnfs::transcript::metrics::{self, ReadKind};
 
@@ -36,7 +36,7 @@ fn look(catalog: &Catalog) {
     let project = Some(Path::new(PROJECT));
     let listing = catalog.listing().unwrap();
     let [listed] = listing.of(project) else { panic!("the project has one session") };
-    let listed = catalog.named(project, &listed.name).unwrap().unwrap();
+    assert!(catalog.is_current(&listed.session));
     let view = catalog.view(&listed.session.key).unwrap();
     assert_eq!(view.history.turns.len(), 12);
 }
@@ -47,7 +47,9 @@ fn time_of_a_turn(catalog: &Catalog) -> Duration {
     let name = catalog.last_listing().of(project)[0].name.clone();
     let once = || {
         let start = Instant::now();
-        let listed = catalog.named(project, &name).unwrap().unwrap();
+        let listing = catalog.last_listing();
+        let listed = listing.named(project, &name).unwrap();
+        assert!(catalog.is_current(&listed.session));
         let view = catalog.view(&listed.session.key).unwrap();
         catalog.span(&view, &view.history.turns[11]).unwrap();
         start.elapsed()

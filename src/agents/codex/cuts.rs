@@ -17,8 +17,8 @@ use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, th
 use super::records::{Fields, Line, Mode};
 use super::{heads, writer};
 use crate::session::{
-    Content, CutAt, CutPoint, FileView, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Row,
-    RowChange, Session, SqlValue, Step, rfc3339,
+    Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
+    Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -30,11 +30,14 @@ const LONGEST_FIRST: u64 = 64 << 20;
 ///
 /// # Errors
 /// Why that fork is refused.
-pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&Path>) -> Result<Plan> {
+pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&Path>) -> Result<ForkPlan> {
     let turn = history.turn(n)?;
     not_a_subagent(session)?;
     let last = n as usize + 1 == history.turns.len();
-    if last && turn.detail == Some("open") && writer::writer(&session.key.root, &session.id).is_some() {
+    if last
+        && turn.detail == Some(TurnDetail::Open)
+        && writer::writer(&session.key.root, &session.id).is_some()
+    {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
     let point = history.cut_before(n + 1)?;
@@ -77,23 +80,18 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     {
         parts = context.moved_to(project, parts).ok_or_else(|| changed(session))?;
     }
-    let mut steps = vec![Step::CreateFile { file: file.clone(), content: Content::Parts(parts) }];
     // Without a usable index the client finds the file by its name and makes the row itself.
+    let mut row_made = None;
     if let Ok(Some(row)) = database::whole_row(&store, &session.id) {
         let mut row = forked_row(row, session, history, &id, &file, now);
         if let Some(project) = project {
             row.set("cwd", SqlValue::Text(project.to_string_lossy().into_owned()));
         }
-        steps.push(Step::EditRow(RowChange {
-            db: STATE_DB.into(),
-            table: "threads".into(),
-            key: ("id".into(), id.clone()),
-            before: None,
-            after: Some(row),
-        }));
+        row_made = Some(row_change(&id, None, row));
     }
     Ok(Plan {
-        steps,
+        made: NewFiles::Beside { files: vec![(file.clone(), Content::Parts(parts))], row: row_made },
+        entry: None,
         locks: Vec::new(),
         based_on: history.files.clone(),
         promise: Promise { session: file.clone(), id, transcript: file, turns: n + 1 },
@@ -104,7 +102,12 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
 ///
 /// # Errors
 /// Why that cut is refused.
-pub fn plan_undo(memory: &Arc<Mutex<Memory>>, session: &Session, history: &History, n: u32) -> Result<Plan> {
+pub fn plan_undo(
+    memory: &Arc<Mutex<Memory>>,
+    session: &Session,
+    history: &History,
+    n: u32,
+) -> Result<UndoPlan> {
     history.turn(n)?;
     not_a_subagent(session)?;
     let current = current(session)?;
@@ -120,7 +123,7 @@ pub fn plan_undo(memory: &Arc<Mutex<Memory>>, session: &Session, history: &Histo
     let CutPoint { at: Some(at), .. } = history.cut_before(n)? else { return Err(changed(session)) };
     let store = open(session)?;
     let mut locks = vec![Lock::Gated { gate: coordination_lock(), file: thread_lock(&session.id) }];
-    let steps = match mode(&store, current)? {
+    let made = match mode(&store, current)? {
         Mode::Legacy => {
             if at.file != *current {
                 let what = "this legacy thread continues another file, which Codex itself never does";
@@ -131,7 +134,8 @@ pub fn plan_undo(memory: &Arc<Mutex<Memory>>, session: &Session, history: &Histo
                 return Err(Refusal::Needed { file, by: format!("the thread {by}") });
             }
             locks.push(Lock::Lease { file: current.to_owned() });
-            vec![Step::KeepPrefix { file: current.to_owned(), bytes: at.byte }]
+            let kept = Step::KeepPrefix { file: current.to_owned(), bytes: at.byte };
+            Changes { steps: vec![kept], row: None }
         }
         Mode::Paginated => revert(&store, session, current, at, n == 0)?,
         Mode::Unknown(mode) => {
@@ -141,20 +145,16 @@ pub fn plan_undo(memory: &Arc<Mutex<Memory>>, session: &Session, history: &Histo
     // Files of other threads may grow behind what this one uses of them.
     let own = |view: &&FileView| session.files.contains(&view.file);
     Ok(Plan {
-        steps,
+        made,
+        entry: None,
         locks,
         based_on: history.files.iter().filter(own).cloned().collect(),
-        promise: Promise {
-            session: session.key.path.to_path_buf(),
-            id: session.id.clone(),
-            transcript: PathBuf::new(),
-            turns: n,
-        },
+        promise: Promise::of(session, PathBuf::new(), n),
     })
 }
 
 /// A new file of the same thread whose history is the one up to `at`, and the index naming it.
-fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: bool) -> Result<Vec<Step>> {
+fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: bool) -> Result<Changes> {
     let now = Timestamp::now();
     let name = format!("{}_{}", session.id, uuid::Uuid::now_v7());
     let file = place(now, &name);
@@ -185,7 +185,7 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
     line.set("ordinal", end.to_string());
     line.set("payload", payload.to_json());
     let content = Content::Bytes(format!("{}\n", line.to_json()).into_bytes());
-    let mut steps = vec![Step::Replace { file: file.clone(), content }];
+    let mut row = None;
     if let Some(before) = database::whole_row(store, &session.id)? {
         // The client reverted meanwhile: another file is the current one.
         let named = match before.get("rollout_path") {
@@ -199,15 +199,19 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
         after.set("rollout_path", SqlValue::Text(absolute(&before, session, &file)));
         after.set("updated_at", SqlValue::Integer(now.as_second()));
         after.set("updated_at_ms", SqlValue::Integer(now.as_millisecond()));
-        steps.push(Step::EditRow(RowChange {
-            db: STATE_DB.into(),
-            table: "threads".into(),
-            key: ("id".into(), session.id.clone()),
-            before: Some(before),
-            after: Some(after),
-        }));
+        row = Some(row_change(&session.id, Some(before), after));
     }
-    Ok(steps)
+    Ok(Changes { steps: vec![Step::Replace { file, content }], row })
+}
+
+fn row_change(id: &str, before: Option<Row>, after: Row) -> RowChange {
+    RowChange {
+        db: STATE_DB.into(),
+        table: "threads".into(),
+        key: ("id".into(), id.to_owned()),
+        before,
+        after: Some(after),
+    }
 }
 
 /// The row of a fork: the source's, as that of a new thread that nobody named, pinned or archived.

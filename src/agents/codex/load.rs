@@ -22,7 +22,7 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     let store = StoreDir::open(root)?.ok_or_else(missing)?;
     let current = session.files.first().and_then(|file| Rollout::named(file)).ok_or_else(missing)?;
     if store.stat(&current.file)?.is_none() {
-        return Ok(empty(State::NoTranscript, Vec::new(), Vec::new()));
+        return Ok(History::without_turns(State::NoTranscript, Vec::new()));
     }
     let current_is_archived = current.archived;
     let lineage = Lineage::of(&store, current)?;
@@ -43,23 +43,9 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     files.reverse();
     let mode = lineage.segments.last().and_then(|last| last.head.meta.as_ref().ok()).map(|meta| meta.mode());
     if let Some(Mode::Unknown(mode)) = mode {
-        return Ok(empty(State::Unsupported, vec![format!("the history mode {mode:?} of Codex")], files));
+        return Ok(History::unsupported(format!("the history mode {mode:?} of Codex"), files));
     }
     Ok(whole.finish(&lineage, files))
-}
-
-fn empty(state: State, notes: Vec<String>, files: Vec<FileView>) -> History {
-    History {
-        state,
-        damages: Vec::new(),
-        turns: Vec::new(),
-        sound_turns: 0,
-        cuts: Vec::new(),
-        notes,
-        files,
-        head_bytes: 0,
-        model: None,
-    }
 }
 
 /// What the passes over the files so far have found.
@@ -145,7 +131,7 @@ impl Whole {
 
     fn finish(mut self, lineage: &Lineage, files: Vec<FileView>) -> History {
         let Some(last) = self.parts.last() else {
-            return empty(State::NoTranscript, self.notes, files);
+            return History { notes: self.notes, ..History::without_turns(State::NoTranscript, files) };
         };
         let damaged = self.damages.iter().any(|damage| !damage.class.is_torn());
         let state = match () {

@@ -24,8 +24,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Agent, Discovery, Environment, unless_irregular};
-use crate::session::{AgentKind, History, Item, ItemSink, Plan, Refusal, Result, Session, Turn, Writer};
+use super::{Agent, Discovery, unless_irregular};
+use crate::host::Environment;
+use crate::session::{
+    AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
+};
 use crate::transcript::{Passes, StoreDir};
 use discover::Memory;
 
@@ -105,15 +108,15 @@ impl Agent for Codex {
         found.into_iter().find(|found| found.key == session.key).ok_or_else(gone)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
         cuts::plan_fork(session, history, n, None)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
         cuts::plan_fork(session, history, n, Some(project))
     }
 
-    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
     }
 

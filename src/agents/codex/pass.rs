@@ -12,7 +12,7 @@ use super::items::Reader;
 use super::lineage::Segment;
 use super::records::{Call, Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
 use crate::render;
-use crate::session::{Damage, DamageClass, Item, Turn, TurnStatus, open_calls};
+use crate::session::{Damage, DamageClass, Item, Turn, TurnDetail, TurnStatus, open_calls};
 use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
 
 /// Deepest nesting that the client reads; it skips deeper lines.
@@ -265,7 +265,7 @@ impl Pass {
             n,
             prompt: None,
             status: TurnStatus::Interrupted,
-            detail: Some("open"),
+            detail: Some(TurnDetail::Open),
             started: record.time(),
             ended: None,
             last: record.time(),

@@ -18,13 +18,13 @@ use super::lenient::{self, Control};
 use super::work_dirs;
 use crate::agents::Agent as _;
 use crate::session::{
-    Content, CutPoint, Damage, DamageClass, EntryEdit, History, Kept, Lock, Part, Piece, Place, Plan,
-    Promise, Refusal, Result, Session, Step,
+    Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
+    NewFiles, Part, Piece, Place, Plan, Promise, Refusal, Result, Session, Step, UndoPlan,
 };
 use crate::transcript::{EntryKind, StoreDir, read_small};
 
 /// The session without turn `n` and everything after it.
-pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<Plan> {
+pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
     let turns = history.turns.len() as u32;
     history.turn(n)?;
     let point = history.cut_before(n)?;
@@ -53,13 +53,9 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.push(Step::MoveAside { file });
         }
     }
-    let promise = Promise {
-        session: session.key.path.to_path_buf(),
-        id: session.id.clone(),
-        transcript: history.turn(n)?.file.to_path_buf(),
-        turns: keeps,
-    };
-    Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
+    let promise = Promise::of(session, history.turn(n)?.file.to_path_buf(), keeps);
+    let made = Changes { steps, row: None };
+    Ok(Plan { made, entry: None, locks, based_on: history.files.clone(), promise })
 }
 
 /// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the
@@ -69,7 +65,7 @@ pub(super) fn plan_fork(
     history: &History,
     n: u32,
     project: Option<&Path>,
-) -> Result<Plan> {
+) -> Result<ForkPlan> {
     history.turn(n)?;
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
@@ -107,15 +103,17 @@ pub(super) fn plan_fork(
     if !is_flat(session) {
         files.extend(sidecars(session, point)?);
     }
-    let mut steps = Vec::new();
-    if let Some(project) = project {
-        let edit =
-            EntryEdit::Project { path: project.to_owned(), last: last_one(session)?.then(|| id.clone()) };
-        steps.push(Step::EditEntry { index: INDEX.into(), edit });
-    }
-    steps.push(Step::CreateDir { dir: dir.clone(), staging, files });
+    let entry = match project {
+        Some(project) => {
+            let last = last_one(session)?.then(|| id.clone());
+            let edit = EntryEdit::Project { path: project.to_owned(), last };
+            Some(IndexEdit { index: INDEX.into(), edit })
+        }
+        None => None,
+    };
     Ok(Plan {
-        steps,
+        made: NewFiles::Dir { dir: dir.clone(), staging, files },
+        entry,
         locks: Vec::new(),
         based_on: history.files.clone(),
         promise: Promise { session: dir, id, transcript, turns: keeps },

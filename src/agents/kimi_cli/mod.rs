@@ -27,8 +27,9 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, Environment, SharedIndex, unless_irregular};
-use crate::session::{AgentKind, History, ItemSink, Plan, Result, Session, Turn, Writer};
+use super::{Agent, Discovery, SharedIndex, unless_irregular};
+use crate::host::Environment;
+use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
 
 pub struct KimiCli;
@@ -66,15 +67,15 @@ impl Agent for KimiCli {
         subagents::subagents(session)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
         cuts::plan_fork(session, history, n, None)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<Plan> {
+    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
         cuts::plan_fork(session, history, n, Some(project))
     }
 
-    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(session, history, n)
     }
 

@@ -3,7 +3,11 @@
 //!
 //! [`Walker`] is fed line by line, so a wire of any size is walked in memory that grows only with its turns
 //! and steps. Nobody else decides what a turn is. Rules: `docs/stores/kimi-cli.md`, "4.2 Wire to
-//! turns and operations".
+//! turns and operations". `commands`: what a slash command does to the context; `nesting`: what only the end of
+//! the walk tells, which turns lay in others.
+
+mod commands;
+mod nesting;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,10 +16,9 @@ use jiff::Timestamp;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::records::{TextKey, WireEvent, WireLine};
-use crate::session::TurnStatus;
-
-/// How the prompt begins that /init gives to its inner run.
-const INIT_PROMPT: &str = "You are a software engineering expert";
+use crate::session::{TurnDetail, TurnStatus};
+use commands::{command_effect, needs_reply, side_record};
+use nesting::{Nesting, settle};
 
 /// What a walk over a whole wire found.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +58,7 @@ pub struct WireTurn {
     pub nested: bool,
     pub status: TurnStatus,
     /// `command`: a slash command without a model run; `open`: no TurnEnd.
-    pub detail: Option<&'static str>,
+    pub detail: Option<TurnDetail>,
 }
 
 /// The record that ends a turn.
@@ -454,8 +457,8 @@ impl Walker {
             begun.turn.status =
                 if ended && !begun.interrupted { TurnStatus::Complete } else { TurnStatus::Interrupted };
             begun.turn.detail = match ended {
-                false => Some("open"),
-                true if begun.turn.command.is_some() && !ran => Some("command"),
+                false => Some(TurnDetail::Open),
+                true if begun.turn.command.is_some() && !ran => Some(TurnDetail::Command),
                 true => None,
             };
         }
@@ -469,125 +472,4 @@ impl Walker {
             invalid: self.invalid,
         }
     }
-}
-
-/// Which turns were really nested: an outer turn that never got its TurnEnd was killed and owns nothing.
-struct Nesting {
-    /// Each turn's outermost turn.
-    groups: Vec<usize>,
-    has_inner: Vec<bool>,
-    /// Runs in a context of its own (/init): nothing of it reaches the session's context.
-    off_context: Vec<bool>,
-}
-
-impl Nesting {
-    fn of(turns: &[Begun]) -> Nesting {
-        let mut nesting = Nesting {
-            groups: Vec::with_capacity(turns.len()),
-            has_inner: vec![false; turns.len()],
-            off_context: Vec::with_capacity(turns.len()),
-        };
-        for (index, begun) in turns.iter().enumerate() {
-            let is_init = |turn: usize| turns[turn].turn.command.as_deref() == Some("init");
-            let owner = begun.inside.filter(|&outer| turns[outer].turn.end.is_some());
-            let group = match owner {
-                Some(outer) => nesting.groups[outer],
-                None => index,
-            };
-            if let Some(outer) = owner {
-                nesting.has_inner[outer] = true;
-            }
-            // A killed /init owns nothing, but its inner run still went to another context.
-            let of_killed_init = begun.inside.is_some_and(|outer| {
-                owner.is_none()
-                    && outer + 1 == index
-                    && is_init(outer)
-                    && begun.turn.text.starts_with(INIT_PROMPT)
-            });
-            nesting.off_context.push((group != index && is_init(group)) || of_killed_init);
-            nesting.groups.push(group);
-        }
-        nesting
-    }
-}
-
-/// The ops as they are now that nesting is known.
-fn settle(raw: Vec<RawOp>, turns: &[Begun], nesting: &Nesting, steps: usize) -> Vec<Op> {
-    let run_ends = run_ends(&raw, steps);
-    let mut run_ends = run_ends.into_iter();
-    let mut ops: Vec<Op> = Vec::with_capacity(raw.len());
-    let mut unanswered = turns.iter().enumerate().filter(|(index, begun)| {
-        begun.steps == 0
-            && begun.turn.command.is_none()
-            && !nesting.has_inner[*index]
-            && !nesting.off_context[*index]
-    });
-    let mut next_unanswered = unanswered.next();
-    let op = |turn: usize, kind| Op { group: nesting.groups[turn] as u32, kind };
-    for RawOp { turn, kind } in raw {
-        let killed = matches!(kind, RawKind::KilledCommand(_));
-        let kind = match kind {
-            RawKind::Op(kind) | RawKind::KilledCommand(kind) => kind,
-            RawKind::Run { own_text, first_step } => {
-                let begun = &turns[turn].turn;
-                let text = (own_text && begun.command.is_none()).then(|| begun.text.clone());
-                OpKind::Run { text, steps: first_step..run_ends.next().unwrap_or(steps) }
-            }
-            RawKind::CommandDone(_) if turns[turn].turn.nested => continue,
-            RawKind::CommandDone(kind) => kind,
-        };
-        // Not what a killed /init wrote itself, behind its inner turn.
-        if nesting.off_context[turn] && !killed {
-            continue;
-        }
-        while let Some((index, begun)) = next_unanswered.filter(|(index, _)| *index < turn) {
-            ops.push(op(index, OpKind::Unanswered { text: begun.turn.text.clone() }));
-            next_unanswered = unanswered.next();
-        }
-        ops.push(op(turn, kind));
-    }
-    for (index, begun) in next_unanswered.into_iter().chain(unanswered) {
-        ops.push(op(index, OpKind::Unanswered { text: begun.turn.text.clone() }));
-    }
-    ops
-}
-
-/// For each run the step where the next one begins.
-fn run_ends(raw: &[RawOp], steps: usize) -> Vec<usize> {
-    let starts = raw.iter().filter_map(|op| match op.kind {
-        RawKind::Run { first_step, .. } => Some(first_step),
-        _ => None,
-    });
-    starts.skip(1).chain([steps]).collect()
-}
-
-fn needs_reply(command: &str) -> bool {
-    matches!(command, "clear" | "reset" | "add-dir" | "afk" | "import")
-}
-
-/// What a command did to the context, told by its reply. Facts: `docs/stores/kimi-cli.md`,
-/// "2.3 What each input writes".
-fn command_effect(command: &str, reply: &str) -> Option<OpKind> {
-    let said = match command {
-        "clear" | "reset" => {
-            return reply.contains("has been cleared").then_some(OpKind::NewEpoch(NewEpoch::Clear));
-        }
-        "add-dir" => "Added directory to workspace:",
-        "afk" => "afk mode disabled",
-        "import" => "Imported context from",
-        _ => "",
-    };
-    let prefix = side_record(command)?;
-    reply.contains(said).then_some(OpKind::SideRecord { prefix, sure: true })
-}
-
-/// How the user record begins that a command writes.
-fn side_record(command: &str) -> Option<&'static str> {
-    Some(match command {
-        "add-dir" => "<system>The user has added an additional directory",
-        "afk" => "<system-reminder>\nAfk mode is now disabled",
-        "import" => "<system>The user has imported context from",
-        "init" => "<system>The user just ran `/init`",
-        _ => return None,
-    })
 }

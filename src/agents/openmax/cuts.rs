@@ -12,13 +12,13 @@ use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
 use super::records::Message;
 use crate::agents::Agent as _;
 use crate::session::{
-    Content, EntryEdit, History, Lock, Part, Piece, Plan, Promise, Refusal, Result, Session, State, Step,
-    TurnStatus,
+    Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Plan, Promise,
+    Refusal, Result, Session, State, Step, TurnDetail, TurnStatus, UndoPlan,
 };
 use crate::transcript::{self, StoreDir};
 
 /// The session without turn `n` and everything after it.
-pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<Plan> {
+pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
     let files = Files::of(&session.key);
     require_entry(session, history, &files)?;
     require_turns(history)?;
@@ -36,7 +36,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         // Nobody can take it while the index's lock is held, so it need not be there.
         Lock::Claim { file: files.lock.clone() },
     ];
-    let mut steps = vec![Step::EditEntry { index: INDEX.into(), edit }];
+    let mut steps = Vec::new();
     match keep {
         Keep::Prefix { bytes } => {
             locks.push(Lock::Lease { file: files.messages.clone() });
@@ -51,13 +51,14 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.extend(sidecars);
         }
     }
-    let promise = Promise {
-        session: session.key.path.to_path_buf(),
-        id: session.id.clone(),
-        transcript: files.messages,
-        turns: n,
-    };
-    Ok(Plan { steps, locks, based_on: history.files.clone(), promise })
+    let promise = Promise::of(session, files.messages, n);
+    Ok(Plan {
+        made: Changes { steps, row: None },
+        entry: Some(IndexEdit { index: INDEX.into(), edit }),
+        locks,
+        based_on: history.files.clone(),
+        promise,
+    })
 }
 
 /// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the
@@ -67,7 +68,7 @@ pub(super) fn plan_fork(
     history: &History,
     n: u32,
     project: Option<&Path>,
-) -> Result<Plan> {
+) -> Result<ForkPlan> {
     let files = Files::of(&session.key);
     require_entry(session, history, &files)?;
     require_turns(history)?;
@@ -77,7 +78,7 @@ pub(super) fn plan_fork(
     if last && turn.status != TurnStatus::Complete && OpenMax.writer(session, history).is_some() {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
-    if turn.detail == Some("open-calls") {
+    if turn.detail == Some(TurnDetail::OpenCalls) {
         return Err(Refusal::CannotCut {
             what: format!(
                 "turn {n} ends in tool calls without results, and some versions of openmax send such a history on as it is; fork at another turn"
@@ -87,8 +88,8 @@ pub(super) fn plan_fork(
     let loaded = as_seen(session, history, &files)?;
     let id = uuid::Uuid::new_v4().to_string();
     let new = Files::of_id(&id);
-    let mut steps = Vec::new();
-    let mut create = |file: PathBuf, content| steps.push(Step::CreateFile { file, content });
+    let mut created = Vec::new();
+    let mut create = |file: PathBuf, content| created.push((file, content));
     match loaded.keep(&files, n as usize + 1)? {
         Keep::Prefix { bytes } => match as_is(session, &loaded, &files, bytes, &id)? {
             Some(parts) => {
@@ -122,9 +123,9 @@ pub(super) fn plan_fork(
     }
     let edit =
         EntryEdit::Copy { source: session.id.clone(), id: id.clone(), project: project.map(Path::to_owned) };
-    steps.push(Step::EditEntry { index: INDEX.into(), edit });
     Ok(Plan {
-        steps,
+        made: NewFiles::Beside { files: created, row: None },
+        entry: Some(IndexEdit { index: INDEX.into(), edit }),
         locks: vec![Lock::Flock { file: INDEX_LOCK.into(), create: true }],
         based_on,
         promise: Promise { session: new.messages.clone(), id, transcript: new.messages, turns: n + 1 },

@@ -13,7 +13,7 @@ use super::whole::{self, In, Said, Whole};
 use crate::render::{self, Length};
 use crate::session::{
     Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
-    State, Turn, TurnStatus, open_calls,
+    State, Turn, TurnDetail, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{Passes, StoreDir};
@@ -60,7 +60,7 @@ impl Loaded {
         let recorded = compaction.content.as_ref().map(|(records, _)| records.len() as u64);
         let sidecars = views[1..].iter().cloned().zip([archived, recorded]);
         let mut loaded = Loaded {
-            history: empty(State::Ok, views.clone()),
+            history: History::without_turns(State::Ok, views.clone()),
             whole: None,
             turns: Vec::new(),
             sidecars: sidecars.filter_map(|(view, lines)| Some((view, lines?))).collect(),
@@ -89,7 +89,7 @@ impl Loaded {
 
     fn without_transcript(files: &Files) -> Loaded {
         let missing = |file: &PathBuf| FileView { file: file.clone(), len: None, hash: FileHash::of(b"") };
-        let mut history = empty(State::NoTranscript, vec![missing(&files.messages)]);
+        let mut history = History::without_turns(State::NoTranscript, vec![missing(&files.messages)]);
         history.cuts = vec![Err(Refusal::NoSuchTurn { asked: 0, turns: 0 })];
         Loaded { history, whole: None, turns: Vec::new(), live: Messages::default(), sidecars: Vec::new() }
     }
@@ -134,7 +134,7 @@ impl Loaded {
                 history.sound_turns -= 1;
             }
         }
-        for turn in history.turns.iter().filter(|turn| turn.detail == Some("open-calls")) {
+        for turn in history.turns.iter().filter(|turn| turn.detail == Some(TurnDetail::OpenCalls)) {
             history.notes.push(open_calls(turn.n, "openmax repairs it, older versions send it on as it is"));
         }
         history.damages = damages;
@@ -256,20 +256,6 @@ impl Loaded {
     }
 }
 
-fn empty(state: State, files: Vec<FileView>) -> History {
-    History {
-        state,
-        damages: Vec::new(),
-        turns: Vec::new(),
-        sound_turns: 0,
-        cuts: Vec::new(),
-        notes: Vec::new(),
-        files,
-        head_bytes: 0,
-        model: None,
-    }
-}
-
 fn no_record(file: &Path) -> Damage {
     Damage {
         file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -323,7 +309,8 @@ fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) ->
     let prompt = said.iter().take_while(|said| said.found.role == Role::User);
     let prompts: Vec<&Said> = prompt.collect();
     let prompt = prompts.iter().position(|said| !said.found.looks_like_note).or(prompts.len().checked_sub(1));
-    let (status, detail) = if lost { (TurnStatus::Interrupted, Some("lost")) } else { outcome(said) };
+    let (status, detail) =
+        if lost { (TurnStatus::Interrupted, Some(TurnDetail::Lost)) } else { outcome(said) };
     // The turns stand in the transcript; where some of their bytes are elsewhere, the pieces tell.
     let (span, pieces) = match pieces.as_slice() {
         [only] if only.file == files.live => (only.span.clone(), Vec::new()),
@@ -354,16 +341,18 @@ fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) ->
 }
 
 /// How a turn ended, told from its last message.
-fn outcome(said: &[Said]) -> (TurnStatus, Option<&'static str>) {
+fn outcome(said: &[Said]) -> (TurnStatus, Option<TurnDetail>) {
     let is_note = |said: &&Said| said.found.looks_like_note || said.found.role == Role::System;
     let Some(last) = said.iter().rev().find(|said| !is_note(said)).or(said.last()) else {
         return (TurnStatus::Complete, None);
     };
     match last.found.role {
-        Role::User => (TurnStatus::Failed, Some("no-reply")),
-        Role::Tool if has_open_calls(said) => (TurnStatus::Interrupted, Some("open-calls")),
-        Role::Tool => (TurnStatus::Interrupted, Some("ended-in-tool")),
-        Role::Assistant if !last.found.calls.is_empty() => (TurnStatus::Interrupted, Some("open-calls")),
+        Role::User => (TurnStatus::Failed, Some(TurnDetail::NoReply)),
+        Role::Tool if has_open_calls(said) => (TurnStatus::Interrupted, Some(TurnDetail::OpenCalls)),
+        Role::Tool => (TurnStatus::Interrupted, Some(TurnDetail::EndedInTool)),
+        Role::Assistant if !last.found.calls.is_empty() => {
+            (TurnStatus::Interrupted, Some(TurnDetail::OpenCalls))
+        }
         _ => (TurnStatus::Complete, None),
     }
 }

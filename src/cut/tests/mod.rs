@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::cut::verify::Proof;
-use crate::session::Refusal;
+use crate::session::{Refusal, TurnDetail};
 use toy::{Fixture, TURNS, Toy, snapshot};
 
 #[test]
@@ -50,7 +50,7 @@ fn undos_stack_and_keep_their_numbers_and_what_they_removed_stays_readable() {
     let text = |turn| String::from_utf8(undone_span(&list[1], turn).unwrap()).unwrap();
     assert_eq!(text(&list[1].turns[0]), "Tc\nx2\n");
     assert_eq!(text(&list[1].turns[1]), "Td\nx3\nC\n");
-    assert_eq!(list[1].turns[1].detail, Some("toy"));
+    assert_eq!(list[1].turns[1].detail, Some(TurnDetail::Command));
 
     // A redo that is not the latest undo has moved on; nothing is lost by asking.
     let refusal = fixture.redo(Some(1)).unwrap_err();
@@ -155,10 +155,10 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
             history.turns.pop();
             Ok(history)
         }
-        fn plan_undo(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::Plan> {
+        fn plan_undo(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::UndoPlan> {
             Toy.plan_undo(s, h, n)
         }
-        fn plan_fork(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::Plan> {
+        fn plan_fork(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::ForkPlan> {
             Toy.plan_fork(s, h, n)
         }
         fn writer(&self, _: &Session, _: &History) -> Option<crate::session::Writer> {
@@ -167,7 +167,7 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         fn kind(&self) -> crate::session::AgentKind {
             Toy.kind()
         }
-        fn place(&self, _: &crate::agents::Environment) -> Option<std::path::PathBuf> {
+        fn place(&self, _: &crate::host::Environment) -> Option<std::path::PathBuf> {
             None
         }
         fn discover(&self, _: &Path, _: &crate::agents::Discovery) -> Result<crate::agents::Discovery> {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use crate::agents::{Agent, Discovery, Environment};
+use crate::agents::{Agent, Discovery};
 use crate::cut::StateDir;
 use crate::cut::verify::Proof;
+use crate::host::Environment;
 use crate::session::*;
 
 pub struct Toy;
@@ -148,7 +149,7 @@ impl Agent for Toy {
                     n: turns.len() as u32,
                     prompt: Some(text.trim().to_owned()),
                     status: TurnStatus::Complete,
-                    detail: Some("toy"),
+                    detail: Some(TurnDetail::Command),
                     started: None,
                     ended: None,
                     last: None,
@@ -204,11 +205,11 @@ impl Agent for Toy {
         })
     }
 
-    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         crate::agents::agent(AgentKind::KimiCli).plan_undo(session, history, n)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<Plan> {
+    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
         crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n)
     }
 

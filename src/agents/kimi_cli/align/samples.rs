@@ -56,7 +56,7 @@ fn sample(folder: &Path) -> Sample {
         let seen = loaded.walk.turns.iter().enumerate().map(|(index, turn)| Seen {
             prompt: turn.text.clone(),
             status: turn.status.name().into(),
-            detail: turn.detail.map(str::to_owned),
+            detail: turn.detail.map(|detail| detail.name().to_owned()),
             group: u64::from(turn.group),
             confidence: alignment.confidence(index).name().into(),
         });

@@ -67,7 +67,7 @@ fn r2_a_torn_last_line_leaves_what_is_complete() {
         assert_eq!(history.state, State::Torn);
         assert_eq!(history.damages[0].class, DamageClass::TornTail);
         assert_eq!((history.turns.len(), history.sound_turns), (4, 4));
-        assert_eq!(history.turns[3].detail, Some("open"), "its TurnEnd is torn off");
+        assert_eq!(history.turns[3].detail, Some(TurnDetail::Open), "its TurnEnd is torn off");
         assert_eq!(history.turns[3].span.end, history.damages[0].byte);
         assert_eq!(history.turns[3].text_len, render(&session, &history, 3).len() as u64);
     }
