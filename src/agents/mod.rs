@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 /// What [`Agent::place`] is asked with.
-pub use crate::host::Environment;
+use crate::host::Environment;
 use crate::render;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,

@@ -19,27 +19,24 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub fn read(key: &SessionKey) -> Result<Names> {
+    pub fn read(key: &SessionKey, ground: &Ground) -> Result<Names> {
         let listed_at = Timestamp::now();
-        let stamp = Names::stamp(key)?;
+        let stamp = Names::stamp(key, ground)?;
         Ok(Names { names: names(key)?, stamp, listed_at })
     }
 
-    fn stamp(key: &SessionKey) -> Result<Option<Stamp>> {
-        let path = key.absolute();
-        let looked = Ground::at(&path).stamp(&path);
-        let stamp = looked.map_err(|errno| Refusal::Io { action: "cannot look at", path, errno })?;
-        Ok(stamp.filter(|stamp| stamp.kind == EntryKind::Dir))
+    fn stamp(key: &SessionKey, ground: &Ground) -> Result<Option<Stamp>> {
+        Ok(stamp(key, ground, &key.path)?.filter(|stamp| stamp.kind == EntryKind::Dir))
     }
 
     /// Whether they are the same now. The directory itself is read only while its stamp proves nothing: whoever
     /// watches it would hear of each reading.
-    pub fn are_true(&mut self, key: &SessionKey) -> Result<bool> {
-        let stamp = Names::stamp(key)?;
+    pub fn are_true(&mut self, key: &SessionKey, ground: &Ground) -> Result<bool> {
+        let stamp = Names::stamp(key, ground)?;
         if stamp == self.stamp && stamp.is_none_or(|stamp| stamp.vouches(self.listed_at)) {
             return Ok(true);
         }
-        let now = Names::read(key)?;
+        let now = Names::read(key, ground)?;
         let same = now.names == self.names;
         if same {
             *self = now;
@@ -49,16 +46,14 @@ impl Names {
 }
 
 /// The stamps of files of a session.
-pub(super) fn stamps(key: &SessionKey, files: &[PathBuf]) -> Result<Stamps> {
-    let ground = Ground::at(&key.root);
-    files.iter().map(|file| Ok((file.clone(), stamp(key, &ground, file)?))).collect()
+pub(super) fn stamps(key: &SessionKey, ground: &Ground, files: &[PathBuf]) -> Result<Stamps> {
+    files.iter().map(|file| Ok((file.clone(), stamp(key, ground, file)?))).collect()
 }
 
 /// Whether the files still have these stamps.
-pub(super) fn are_true(stamps: &Stamps, key: &SessionKey) -> Result<bool> {
-    let ground = Ground::at(&key.root);
+pub(super) fn are_true(stamps: &Stamps, key: &SessionKey, ground: &Ground) -> Result<bool> {
     for (file, before) in stamps {
-        if stamp(key, &ground, file)? != *before {
+        if stamp(key, ground, file)? != *before {
             return Ok(false);
         }
     }

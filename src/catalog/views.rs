@@ -16,7 +16,7 @@ use crate::agents;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Passes, Stamp};
+use crate::transcript::{self, Ground, Passes, Stamp};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
@@ -47,6 +47,8 @@ struct Known {
     view: Arc<View>,
     stamps: Stamps,
     names: Names,
+    /// What stamps on the store's file system are worth. Whatever is mounted there later has other stamps.
+    ground: Ground,
     /// Before the bytes were read.
     read_at: Timestamp,
     writer_asked: Instant,
@@ -122,8 +124,9 @@ impl Known {
     fn read(session: Arc<Session>, previous: Option<&View>, passes: &mut Passes) -> Result<Option<Known>> {
         let read_at = Timestamp::now();
         let mut files = session.files.clone();
-        let before = stamps(&session.key, &files)?;
-        let mut names = Names::read(&session.key)?;
+        let ground = Ground::at(&session.key.root);
+        let before = stamps(&session.key, &ground, &files)?;
+        let mut names = Names::read(&session.key, &ground)?;
         passes.begin();
         let history = match agents::agent(session.key.agent).load_again(&session, passes) {
             // A file that was listed was gone when it was to be read: a cut by another process.
@@ -133,8 +136,8 @@ impl Known {
         files.extend(
             history.files.iter().map(|view| view.file.clone()).filter(|file| !session.files.contains(file)),
         );
-        let stamps = stamps(&session.key, &files)?;
-        let unchanged = stamps[..before.len()] == before[..] && names.are_true(&session.key)?;
+        let stamps = stamps(&session.key, &ground, &files)?;
+        let unchanged = stamps[..before.len()] == before[..] && names.are_true(&session.key, &ground)?;
         // What was read is what is there under that name.
         let was_read = |(file, stamp): &(PathBuf, Option<Stamp>)| match passes.stamp(file) {
             Some(read) => Some(read) == *stamp,
@@ -162,6 +165,7 @@ impl Known {
             view: Arc::new(view),
             stamps,
             names,
+            ground,
             read_at,
             writer_asked: Instant::now() - WRITER_GOOD_FOR,
             last_status,
@@ -175,7 +179,7 @@ impl Known {
     /// system) are settled by the content's hash.
     fn is_true(&mut self, key: &SessionKey) -> Result<bool> {
         let now = Timestamp::now();
-        if !self.names.are_true(key)? || !are_true(&self.stamps, key)? {
+        if !self.names.are_true(key, &self.ground)? || !are_true(&self.stamps, key, &self.ground)? {
             return Ok(false);
         }
         if !agents::agent(key.agent).is_current(&self.view.session)? {
@@ -206,12 +210,15 @@ impl Known {
 
     /// Where the last turn has no end: is somebody at it?
     fn ask_for_writer(&mut self) {
-        let open = !self.view.history.open_end().is_empty();
-        let readable = matches!(self.view.history.state, State::Ok | State::Torn);
-        if !open || !readable || self.writer_asked.elapsed() < WRITER_GOOD_FOR {
+        if self.writer_asked.elapsed() < WRITER_GOOD_FOR {
             return;
         }
         self.writer_asked = Instant::now();
+        let open = !self.view.history.open_end().is_empty();
+        let readable = matches!(self.view.history.state, State::Ok | State::Torn);
+        if !open || !readable {
+            return;
+        }
         let View { session, history, writer: before, .. } = &*self.view;
         let writer = agents::agent(session.key.agent).writer(session, history);
         if writer == *before {

@@ -5,6 +5,7 @@
 //! counts. Paths are bytes on Unix; one that is not UTF-8 is stored as a list of bytes.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -119,6 +120,9 @@ impl StoreLock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owner {
     pub pid: u32,
+    /// Start time of the process in clock ticks since boot, from /proc/PID/stat: another process may get the
+    /// number later.
+    pub start: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -219,8 +223,24 @@ impl Direction {
 
 impl Owner {
     pub fn this_process() -> Owner {
-        Owner { pid: std::process::id() }
+        let pid = std::process::id();
+        Owner { pid, start: start_time(pid).unwrap_or(0) }
     }
+}
+
+/// For whoever reads of its unfinished cut: a process that still runs has a bug, or hangs.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = start_time(self.pid) == Some(self.start);
+        write!(f, "process {}{}", self.pid, if runs { ", which still runs," } else { "" })
+    }
+}
+
+/// When a process started, clock ticks since boot.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold blanks and brackets; the fields after it do not. Start time is field 22.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The session that a folder of the state directory belongs to.

@@ -72,9 +72,9 @@ pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
         if folder.tree.stat(Path::new(JOURNAL))?.is_some() && !folder.is_in_work()? {
             let journal = folder.tree.slurp(Path::new(JOURNAL))?.unwrap_or_default();
             found.push(match serde_json::from_slice::<Record>(&journal) {
-                Ok(record) if record.version == VERSION => Leftover::Unfinished {
-                    what: format!("{who}: a cut by process {} was interrupted", record.owner.pid),
-                },
+                Ok(record) if record.version == VERSION => {
+                    Leftover::Unfinished { what: format!("{who}: a cut by {} was interrupted", record.owner) }
+                }
                 Ok(_) | Err(_) => Leftover::Unusable {
                     what: format!("{who}: {} cannot be read", folder.tree.path().join(JOURNAL).display()),
                 },
@@ -115,7 +115,7 @@ pub(super) fn settle(locked: &Locked, store: &Tree) -> Result<Vec<String>> {
 }
 
 fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<String>> {
-    let who = format!("process {}", record.owner.pid);
+    let who = record.owner.to_string();
     if record.kind == Kind::Fork {
         return settle_fork(locked, store, record, &who);
     }

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::Mode;
 
-use crate::agents::Environment;
 use crate::catalog::{Catalog, StoreOptions};
 use crate::cut::{self, StateDir};
 use crate::fs::{Fs, Options};
 use crate::fuse::{self, MountOptions};
 use crate::session::Refusal;
 
+use crate::host::Environment;
 use crate::host::mountinfo::{self, Device};
 use claim::Claim;
 pub use detach::{Detached, fusermount};

@@ -287,8 +287,10 @@ pub(super) fn turn(history: &History, n: u32) -> Result<&Turn> {
 }
 
 pub(super) fn find(turns: &[Turn], n: u32) -> Result<&Turn> {
-    let found = turns.iter().find(|turn| turn.n == n);
-    found.ok_or_else(|| Refusal::NotFound { what: format!("turn {n}") })
+    let found = turns.get(n as usize).filter(|turn| turn.n == n);
+    found
+        .or_else(|| turns.iter().find(|turn| turn.n == n))
+        .ok_or_else(|| Refusal::NotFound { what: format!("turn {n}") })
 }
 
 /// The turns of a damaged session that end before the first damage.
