@@ -126,7 +126,7 @@ fn only_session(root: &Path) -> Session {
     fs::write(root.join("kimi.json"), index).unwrap();
     let mut found = kimi().discover(root, &Discovery::default()).unwrap();
     assert_eq!(found.sessions.len(), 1);
-    found.sessions.remove(0)
+    std::sync::Arc::unwrap_or_clone(found.sessions.remove(0))
 }
 
 /// About 64 MB in both files together: many small records, some large outputs.

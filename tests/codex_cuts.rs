@@ -153,7 +153,7 @@ fn check_revert(
 fn undos_stack_and_are_redone_in_turn() {
     for sample in ["a_plain4", "a_plain4_legacy", "e_client_revert"] {
         let store = Store::of(sample);
-        let id = store.only().id;
+        let id = store.only().id.clone();
         let (files, rows) = (store.files(), store.rows());
         let turns = store.load(&store.only()).turns.len() as u32;
         for n in (0..turns).rev() {

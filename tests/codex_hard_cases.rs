@@ -73,7 +73,7 @@ fn refused(store: &Store, errno: Errno) -> (Session, History) {
         assert_eq!(refusal.errno(), errno, "{refusal}");
     }
     assert_eq!(content(&store.root), before);
-    (session, history)
+    (std::sync::Arc::unwrap_or_clone(session), history)
 }
 
 #[test]

@@ -6,17 +6,18 @@ mod codex_store;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use codex_store::{Store, content, expected, names, samples, sha256};
 use serde_json::Value;
 use turnfs::agents::{Agent, Discovery, codex::Codex};
 use turnfs::session::{CutPoint, History, Place, Session, TurnDetail};
 
-fn sessions(root: &Path) -> Vec<Session> {
+fn sessions(root: &Path) -> Vec<Arc<Session>> {
     Codex::default().discover(root, &Discovery::default()).unwrap().sessions
 }
 
-fn session<'s>(sessions: &'s [Session], id: &Value) -> &'s Session {
+fn session<'s>(sessions: &'s [Arc<Session>], id: &Value) -> &'s Session {
     sessions
         .iter()
         .find(|session| session.id == id.as_str().unwrap())

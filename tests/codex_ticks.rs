@@ -80,7 +80,7 @@ enum Shown {
 fn no_edit_is_missed(store: &Store, file: &Path, words: [&str; 2], shown: Shown) {
     let mut mapped = Mapped::new(file);
     let times = mapped.times();
-    let mut before: Option<Session> = None;
+    let mut before: Option<std::sync::Arc<Session>> = None;
     for round in 0..20 {
         let (from, to) = (words[round % 2], words[(round + 1) % 2]);
         assert!(mapped.replace(from.as_bytes(), to.as_bytes()) > 0, "round {round}");
@@ -111,7 +111,7 @@ fn an_edit_of_the_thread_index_in_the_same_tick_is_not_missed() {
 fn an_edit_of_the_names_in_the_same_tick_is_not_missed() {
     let store = Store::of("a_plain4");
     let file = store.root.join("session_index.jsonl");
-    let id = store.only().id;
+    let id = store.only().id.clone();
     fs::write(&file, format!("{{\"id\":\"{id}\",\"thread_name\":\"five six seven\"}}\n")).unwrap();
     no_edit_is_missed(&store, &file, ["five six seven", "FIVE SIX SEVEN"], Shown::Title);
 }

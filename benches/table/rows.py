@@ -214,7 +214,7 @@ def push(bench):
             while len(os.listdir(turns)) == known:
                 time.sleep(0.0002)
             times.append(time.perf_counter() - began)
-            time.sleep(0.01)
+            time.sleep(0.05)
     median = statistics.median(times)
     yield Row("outside append to visible", f"median {1000 * median:.2f} ms", "<= 5 ms", median <= 0.005)
     shutil.rmtree(root)

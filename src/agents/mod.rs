@@ -186,7 +186,8 @@ pub trait SharedIndex {
 /// What a look at a store found.
 #[derive(Debug, Default, Clone)]
 pub struct Discovery {
-    pub sessions: Vec<Session>,
+    /// Shared with whoever lists them: a store may have very many.
+    pub sessions: Vec<Arc<Session>>,
     /// Damage of shared files (an index) and of what could not be listed.
     pub problems: Vec<Damage>,
     /// The shared files that say which sessions there are and where they belong, relative to the root: a

@@ -142,6 +142,11 @@ impl Catalog {
 
     /// Looks at every store, and watches all that was found in it.
     fn look_and_watch(&self) {
+        self.watch_until_nothing_is_new();
+        give_memory_back();
+    }
+
+    fn watch_until_nothing_is_new(&self) {
         for _ in 0..ROUNDS {
             let seen = match self.look() {
                 Ok(seen) => seen,
@@ -171,6 +176,16 @@ impl Catalog {
             untold.listing = true;
             before.differing(seen, &mut untold.sessions);
         }
+    }
+}
+
+/// A look at very many sessions frees as much as it keeps, in pieces that the allocator would not return: twice
+/// the memory would stay taken for as long as the mount lives.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) may be called at any time by any thread; it moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

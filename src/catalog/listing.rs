@@ -167,7 +167,7 @@ impl Seen {
         let mut projects: BTreeMap<PathBuf, Vec<Arc<Session>>> = BTreeMap::new();
         let mut unplaced = Vec::new();
         for session in found.iter().flat_map(|discovery| &discovery.sessions) {
-            let session = Arc::new(with_a_place(session));
+            let session = with_a_place(session);
             by_key.insert(session.key.clone(), session.clone());
             match &session.place {
                 Place::Project(path) => projects.entry(path.clone()).or_default().push(session),
@@ -230,15 +230,14 @@ fn newest_first(a: &Session, b: &Session) -> std::cmp::Ordering {
 }
 
 /// The session; one of a project whose place in the tree is taken goes to the unplaced ones.
-fn with_a_place(session: &Session) -> Session {
-    let mut session = session.clone();
-    if let Place::Project(path) = &session.place
-        && path.starts_with("/.turnfs")
-    {
-        let reason = format!("its project {} would stand where turnfs has its own files", path.display());
-        session.place = Place::Unplaced { reason };
+fn with_a_place(session: &Arc<Session>) -> Arc<Session> {
+    match &session.place {
+        Place::Project(path) if path.starts_with("/.turnfs") => {
+            let reason = format!("its project {} would stand where turnfs has its own files", path.display());
+            Arc::new(Session { place: Place::Unplaced { reason }, ..(**session).clone() })
+        }
+        _ => session.clone(),
     }
-    session
 }
 
 impl Catalog {
@@ -271,7 +270,13 @@ impl Catalog {
                 found.push(before.clone());
                 continue;
             }
-            let now = store.agent.discover(&store.root, before)?;
+            let mut now = store.agent.discover(&store.root, before)?;
+            for session in &mut now.sessions {
+                // What did not change is in memory once.
+                if let Some(known) = previous.by_key.get(&session.key).filter(|known| *known == session) {
+                    *session = known.clone();
+                }
+            }
             let nothing = |found: &Discovery| found.directories.is_empty() && found.sessions.is_empty();
             found.push(if nothing(&now) && nothing(before) { before.clone() } else { Arc::new(now) });
         }

@@ -24,6 +24,7 @@ pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 
+use std::hash::{Hash, Hasher};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,13 +34,21 @@ use jiff::Timestamp;
 ///
 /// The place, not the agent's id, is the key: ids of sub-agents can equal their parents', and one id
 /// can stand in two folders of a store.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionKey {
     pub agent: AgentKind,
     /// The store's root directory, absolute (for example `~/.kimi`).
     pub root: Arc<Path>,
     /// The session's directory or file, relative to the root.
     pub path: Arc<Path>,
+}
+
+impl Hash for SessionKey {
+    /// By the last name, which tells nearly all sessions apart: a path is hashed name by name, and a store may
+    /// have very many.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.path.file_name().hash(state);
+    }
 }
 
 impl SessionKey {

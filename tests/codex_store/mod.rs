@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -106,14 +107,14 @@ impl Store {
     }
 
     #[track_caller]
-    pub fn session(&self, id: &str) -> Session {
+    pub fn session(&self, id: &str) -> Arc<Session> {
         let found = self.found().sessions;
         found.into_iter().find(|session| session.id == id).unwrap_or_else(|| panic!("{id} is not listed"))
     }
 
     /// The only session.
     #[track_caller]
-    pub fn only(&self) -> Session {
+    pub fn only(&self) -> Arc<Session> {
         let mut found = self.found().sessions;
         assert_eq!(found.len(), 1, "{found:?}");
         found.remove(0)

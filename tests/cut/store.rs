@@ -134,7 +134,8 @@ impl Store {
 
     pub fn session_at(&self, path: &Path) -> Session {
         let found = agent(self.kind).discover(&self.root(), &Discovery::default()).unwrap();
-        found.sessions.into_iter().find(|session| &*session.key.path == path).expect("the session is found")
+        let session = found.sessions.into_iter().find(|session| &*session.key.path == path);
+        std::sync::Arc::unwrap_or_clone(session.expect("the session is found"))
     }
 
     pub fn history(&self) -> History {

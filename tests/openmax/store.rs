@@ -95,7 +95,7 @@ impl Store {
 
     pub fn session(&self, id: &str) -> Arc<Session> {
         let found = self.discover().sessions.into_iter().find(|session| session.id == id);
-        Arc::new(found.unwrap_or_else(|| panic!("no session {id}")))
+        found.unwrap_or_else(|| panic!("no session {id}"))
     }
 
     pub fn load(&self, id: &str) -> History {

@@ -188,7 +188,7 @@ impl Memory {
             };
             match parent {
                 Some(parent) => subagents.push((session, parent)),
-                None => found.top.sessions.push(session),
+                None => found.top.sessions.push(Arc::new(session)),
             }
         }
         place_subagents(&mut found, subagents);
@@ -220,7 +220,7 @@ fn place_subagents(found: &mut Threads, subagents: Vec<(Session, String)>) {
             }
             None => {
                 session.subagent = None;
-                found.top.sessions.push(session);
+                found.top.sessions.push(Arc::new(session));
             }
         }
     }

@@ -105,7 +105,8 @@ impl Agent for Codex {
     fn found_again(&self, session: &Session) -> Result<Session> {
         let found = self.memory(&session.key.root).lock().threads(&session.key.root)?.top.sessions;
         let gone = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
-        found.into_iter().find(|found| found.key == session.key).ok_or_else(gone)
+        let found = found.into_iter().find(|found| found.key == session.key).ok_or_else(gone)?;
+        Ok(Arc::unwrap_or_clone(found))
     }
 
     fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {

@@ -143,7 +143,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
 struct Look<'a> {
     root: Arc<Path>,
     before: Option<&'a Remembered>,
-    previous: &'a [Session],
+    previous: &'a [Arc<Session>],
     found: Discovery,
     known: HashMap<Arc<Path>, (usize, Known)>,
 }
@@ -249,7 +249,10 @@ impl Look<'_> {
             && stats.vouch(at)
             && let Some(session) = self.previous.get(number_before)
         {
-            let session = Session { place: place.clone(), ..session.clone() };
+            let session = match session.place == *place {
+                true => session.clone(),
+                false => Arc::new(Session { place: place.clone(), ..(**session).clone() }),
+            };
             if let Err(what) = &known.title {
                 self.problem(path.join(STATE), what.clone());
             }
@@ -300,7 +303,7 @@ impl Look<'_> {
             subagent: None,
         };
         (session.files, session.sidecars) = files(&key, &names);
-        self.found.sessions.push(session);
+        self.found.sessions.push(Arc::new(session));
         self.known.insert(key, (number, Known { files: stats, head, title }));
         Ok(true)
     }

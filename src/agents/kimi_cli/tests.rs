@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -52,7 +53,7 @@ fn read(sample: &Sample) -> (Session, History) {
     let session = found.sessions.into_iter().find(|session| &*session.key.path == path);
     let session = session.unwrap_or_else(|| panic!("{}: not found", sample.name));
     let history = KimiCli.load(&session).unwrap();
-    (session, history)
+    (Arc::unwrap_or_clone(session), history)
 }
 
 fn place(damage: &Damage) -> (&str, u64, u64, &str) {

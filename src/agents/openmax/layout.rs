@@ -155,6 +155,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let remembered =
         Remembered { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
     let indexes = vec![INDEX.into()];
+    let sessions = sessions.into_iter().map(Arc::new).collect();
     Ok(Discovery { sessions, problems, indexes, directories, memory: Memory::new(remembered) })
 }
 
