@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::control::ControlHandle;
 use super::inodes::{Inodes, Told};
-use super::node::{Node, SessionRef};
+use super::node::{Node, Part, SessionRef};
 use crate::transcript::Stamp;
 
 /// All open files and directories, by handle number.
@@ -164,14 +164,20 @@ pub(super) fn admit_text(inodes: &Inodes, ino: u64, version: u128, len: u64) -> 
     inodes.told(ino, decide).unwrap_or(Cache::Direct)
 }
 
-/// How a handle on these entries of a directory may use those that the kernel keeps.
+/// How a handle on these entries of a directory, the first of which is the directory itself, may use those that
+/// the kernel keeps.
 pub(super) fn admit_entries(inodes: &Inodes, ino: u64, entries: &[(OsString, Node)]) -> Cache {
+    // Of a session's own files a name always means the same one.
+    let names_tell =
+        matches!(entries.first(), Some((_, Node::Session(_, part))) if !matches!(part, Part::Agents));
     let mut version = Xxh3::new();
     for (name, node) in entries {
         version.update(name.as_encoded_bytes());
         // No name has this byte.
         version.update(b"\0");
-        version.update(&inodes.number(node).to_ne_bytes());
+        if !names_tell {
+            version.update(&inodes.number(node).to_ne_bytes());
+        }
     }
     inodes.told(ino, |told| told.cached.admit(version.digest128(), 0)).unwrap_or(Cache::Direct)
 }
