@@ -152,7 +152,7 @@ fn a_daemon_killed_at_any_moment_of_a_cut_loses_nothing() {
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
     let [stayed, done, mended] = counts.map(AtomicU32::into_inner);
     println!(
-        "{KILLS} cuts killed in {:.0} s: {stayed} as before, {done} done, {mended} put in order at the next start; 0 lost",
+        "{KILLS} cuts killed in {:.0} s: {stayed} as before, {done} done, {mended} put in order by the next command; 0 lost",
         start.elapsed().as_secs_f32()
     );
     assert_eq!(stayed + done, KILLS);

@@ -4,7 +4,7 @@
 //! the files that it came from were compared with the disk.
 //!
 //! `listing` is the list of sessions, `names` their directory names, `find` what a user may call one by;
-//! `views` are histories in memory, `stamp` says when they may be believed; `watch` hears of changes,
+//! `views` are histories in memory, `stamps` says when they may be believed; `watch` hears of changes,
 //! `changes` says what they mean.
 
 mod changes;

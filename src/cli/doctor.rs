@@ -183,7 +183,7 @@ fn leftover(leftover: Leftover) -> Finding {
     match leftover {
         Leftover::Unfinished { what } => warn(
             what,
-            "nothing is lost: the next undo, redo, fork or mount puts the session back as it was before it",
+            "nothing is lost: a mount, or the next command that shows or changes sessions, puts the session in order",
         ),
         Leftover::Unusable { what } => {
             warn(what, "compare the session's turns with the backups beside that file, then remove the file")

@@ -2,7 +2,7 @@
 //!
 //! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
 //! written by `row`, through SQLite): `Tree` its names, `open::Open` what is in a file. Each changing operation passes
-//! [`fault::point`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
+//! [`fault::pass`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
 
 mod open;
@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use super::fault::{self, Verdict};
+use super::fault;
 use crate::session::{Refusal, Result};
 
 pub(super) use open::{CHUNK, Open};
@@ -29,13 +29,6 @@ const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 pub(super) struct Tree {
     path: PathBuf,
     dir: OwnedFd,
-}
-
-fn fault(operation: &'static str) -> io::Result<()> {
-    match fault::point(operation) {
-        Verdict::Go => Ok(()),
-        Verdict::Fail(error) => Err(error),
-    }
 }
 
 impl Tree {
@@ -54,8 +47,11 @@ impl Tree {
 
     /// Makes the directory itself accessible to its owner only.
     pub fn close_to_others(&self) -> Result<()> {
-        rustix::fs::fchmod(&self.dir, PRIVATE_DIR)
-            .map_err(|e| self.error("closing to others", Path::new(""), e.into()))
+        let close = || -> io::Result<()> {
+            fault::pass("mode")?;
+            Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?)
+        };
+        close().map_err(|e| self.error("closing to others", Path::new(""), e))
     }
 
     /// A directory below this one.
@@ -146,7 +142,7 @@ impl Tree {
     pub fn create(&self, relative: &Path) -> Result<Open> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || -> io::Result<OwnedFd> {
-            fault("create")?;
+            fault::pass("create")?;
             let (dir, name) = self.parent(relative)?;
             let fd = rustix::fs::openat(&dir, name, flags, PRIVATE_FILE)?;
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
@@ -159,7 +155,7 @@ impl Tree {
     /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
     pub fn mkdir(&self, relative: &Path) -> Result<()> {
         let make = || -> io::Result<()> {
-            fault("mkdir")?;
+            fault::pass("mkdir")?;
             let (dir, name) = self.parent(relative)?;
             rustix::fs::mkdirat(&dir, name, PRIVATE_DIR)?;
             Ok(rustix::fs::chmodat(&dir, name, PRIVATE_DIR, AtFlags::empty())?)
@@ -182,7 +178,7 @@ impl Tree {
     /// Renames within this tree; `replace` says whether something may already stand there.
     pub fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()> {
         let rename = || -> io::Result<()> {
-            fault("rename")?;
+            fault::pass("rename")?;
             let (from_dir, from_name) = self.parent(from)?;
             let (to_dir, to_name) = self.parent(to)?;
             if replace {
@@ -221,7 +217,7 @@ impl Tree {
 
     fn remove(&self, relative: &Path, flags: AtFlags) -> Result<()> {
         let remove = || -> io::Result<()> {
-            fault("unlink")?;
+            fault::pass("unlink")?;
             let (dir, name) = self.parent(relative)?;
             Ok(rustix::fs::unlinkat(&dir, name, flags)?)
         };
@@ -295,7 +291,7 @@ impl Tree {
     /// Makes the names in a directory durable.
     pub fn sync_dir(&self, relative: &Path) -> Result<()> {
         let sync = || -> io::Result<()> {
-            fault("syncdir")?;
+            fault::pass("syncdir")?;
             Ok(rustix::fs::fsync(self.folder(relative)?)?)
         };
         sync().map_err(|e| self.error("syncing", relative, e))

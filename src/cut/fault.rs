@@ -5,27 +5,17 @@
 //! line per operation to FILE; `abort:K` kills the process before operation K; `errno:NAME:K` makes operation
 //! K fail with that errno (a write first writes half of its bytes).
 
-use std::io;
-
-/// What an operation should do.
-pub(super) enum Verdict {
-    Go,
-    #[cfg_attr(not(feature = "faults"), expect(dead_code, reason = "only a fault constructs it"))]
-    Fail(io::Error),
-}
-
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-pub(super) fn point(_: &'static str) -> Verdict {
-    Verdict::Go
+pub(super) fn pass(_: &'static str) -> std::io::Result<()> {
+    Ok(())
 }
 
 #[cfg(feature = "faults")]
-pub(super) use armed::point;
+pub(super) use armed::pass;
 
 #[cfg(feature = "faults")]
 mod armed {
-    use super::Verdict;
     use std::io::{self, Write as _};
     use std::path::PathBuf;
     use std::sync::OnceLock;
@@ -41,21 +31,22 @@ mod armed {
     static FAULT: OnceLock<Fault> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
 
-    pub(in super::super) fn point(operation: &'static str) -> Verdict {
+    /// Passes an operation that is about to be done; the error that it is to fail with, if any.
+    pub(in super::super) fn pass(operation: &'static str) -> io::Result<()> {
         let at = COUNT.fetch_add(1, Ordering::SeqCst) + 1;
         match FAULT.get_or_init(|| parse(&std::env::var("TURNFS_FAULT").unwrap_or_default())) {
-            Fault::None => Verdict::Go,
+            Fault::None => Ok(()),
             Fault::Count(file) => {
                 let line = std::fs::OpenOptions::new().create(true).append(true).open(file);
                 if let Ok(mut file) = line {
                     // A count that cannot be written shows as a test that finds too few operations.
                     let _ = writeln!(file, "{operation}");
                 }
-                Verdict::Go
+                Ok(())
             }
             Fault::Abort(k) if *k == at => std::process::abort(),
-            Fault::Errno(errno, k) if *k == at => Verdict::Fail(io::Error::from_raw_os_error(*errno)),
-            Fault::Abort(_) | Fault::Errno(..) => Verdict::Go,
+            Fault::Errno(errno, k) if *k == at => Err(io::Error::from_raw_os_error(*errno)),
+            Fault::Abort(_) | Fault::Errno(..) => Ok(()),
         }
     }
 

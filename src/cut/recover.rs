@@ -21,7 +21,8 @@ use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
 use crate::session::{Refusal, Result};
 
-/// Finishes or rolls back what a crash left half done; one sentence for each. Called at every start.
+/// Finishes or rolls back what a crash left half done; one sentence for each. Called by each
+/// mount, at its start and every two seconds, and by the commands that show or change sessions.
 /// A session that another process is working on is left to it.
 ///
 /// # Errors
@@ -89,7 +90,7 @@ pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
 /// Something that a crash left in turnfs's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leftover {
-    /// The next start puts it in order.
+    /// The next recovery puts it in order.
     Unfinished { what: String },
     /// Only a person can tell what it means.
     Unusable { what: String },

@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use rustix::io::Errno;
 
 use super::disk::Tree;
-use super::fault::{self, Verdict};
+use super::fault;
 use super::journal::Direction;
 use super::lease::PATIENCE;
 use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, SqlValue};
@@ -56,7 +56,7 @@ impl<'a> Held<'a> {
     pub fn apply(self) -> Result<()> {
         let Held { change, direction, .. } = self;
         let (old, new) = (from(change, direction), from(change, direction.back()));
-        if let Verdict::Fail(error) = fault::point("row") {
+        if let Err(error) = fault::pass("row") {
             return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
         }
         write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
@@ -64,7 +64,7 @@ impl<'a> Held<'a> {
         if read(&self.db, change).map_err(|error| self.refused(error))?.as_ref() != new {
             return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
         }
-        if let Verdict::Fail(error) = fault::point("commit") {
+        if let Err(error) = fault::pass("commit") {
             return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
         }
         self.db.execute_batch("COMMIT").map_err(|error| self.refused(error))

@@ -46,7 +46,7 @@ const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(4);
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a command that is being carried out may take to end; what is left undone then is put right
-/// from its journal at the next start.
+/// from its journal by the next recovery.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long the answer of a finished command may take to reach the kernel.
@@ -165,7 +165,9 @@ fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device, fs: &Fs)
     }
     log::warn!("a program still has files of {} open; ending all the same", path.display());
     if !fs.finish_commands(COMMAND_LIMIT) {
-        log::error!("a command is still being carried out; the next start will put it right");
+        log::error!(
+            "a command is still being carried out; if it does not finish, the next mount or command puts it right"
+        );
     }
     // Its answer is on the way.
     let _ = news.recv_timeout(ANSWER_LIMIT);
@@ -278,7 +280,9 @@ fn recover_now_and_then(state: StateDir) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("recover".into()).spawn(look) {
-        log::warn!("cuts that a crash leaves half done are put in order at the next start only: {error}");
+        log::warn!(
+            "cuts that a crash leaves half done are put in order by the next command or mount only: {error}"
+        );
     }
 }
 

@@ -1,6 +1,8 @@
 //! fuser's requests to calls of `fs`, and their results to replies.
 //!
-//! Each request is counted, and each refusal logged and turned into its errno, in [`Adapter::answer`] only.
+//! What asks `fs` something goes through [`Adapter::answer`], which counts it, logs a refusal and turns it into its
+//! errno. The rest is answered here: counted, except what the kernel does by itself (ioctl, lseek, poll,
+//! copy_file_range).
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! A turn's items as readable text (Markdown), exact and bounded.
+//! A turn's items as readable text (Markdown), exact and whole.
 //!
 //! The text is a pure function of the turn's facts and its record bytes, so its size is known as soon as
 //! the turn is indexed: sizes are counted by the same code that writes the text.

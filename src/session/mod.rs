@@ -99,7 +99,7 @@ pub struct Session {
     pub place: Place,
     /// The title that the agent shows, where it has one.
     pub title: Option<String>,
-    /// Text of the first prompt, at most the first 1,000 characters; the name's slug is made of it.
+    /// Text of the first prompt, at most its first [`Turn::PROMPT_CHARS`] characters (some agents keep fewer); the name's slug is made of it.
     pub first_prompt: Option<String>,
     /// When the session began; a fact that never changes.
     pub created: Timestamp,

@@ -65,7 +65,7 @@ pub enum Refusal {
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
     #[error(
-        "{why}; putting everything back failed too ({rolling_back}); turnfs tries again at its next start"
+        "{why}; putting everything back failed too ({rolling_back}); the next command or mount of turnfs tries again"
     )]
     NotPutBack { why: Box<Refusal>, rolling_back: Box<Refusal> },
     #[error("internal error: {what}; please report this")]

@@ -323,7 +323,7 @@ fn a_kill_at_any_step_leaves_a_whole_copy_or_none() {
             let mut command = moved.store.command(&["adopt", old, new]);
             command.env("TURNFS_FAULT", format!("abort:{step}"));
             let done = crate::support::run(command).code == 0;
-            // The next start puts everything in order.
+            // The next command puts everything in order.
             let copies = moved.listed_new();
             let after = moved.files();
             assert!(copies.len() <= 1, "{agent} {step}");

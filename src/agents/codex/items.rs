@@ -45,7 +45,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The items of the next line. Returns whether a user spoke in it for the first time.
+    /// The items of the next line. What only an event says waits for [`Reader::finish`]: a later line may say it, too.
     pub fn line(&mut self, line: &Line<'_>, sink: &mut ItemSink<'_>) {
         let time = line.time();
         let payload = readable(line.payload.get());

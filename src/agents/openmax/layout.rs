@@ -32,7 +32,7 @@ const HEAD: u64 = 256 * 1024;
 /// Longest first prompt kept, characters.
 const PROMPT_CHARS: usize = 1000;
 
-/// The files that a session's history is made of, relative to the store's root.
+/// A session's files, relative to the store's root: those that its history is made of, its manifest and its lock.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub messages: PathBuf,

@@ -1,4 +1,4 @@
-//! The executor with a toy agent. With real stores: `tests/cut_*.rs`.
+//! The executor with a toy agent. With real stores: `tests/cut/`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod appender;
