@@ -73,7 +73,7 @@ fn a_damaged_line_is_named_and_refused_until_it_is_repaired() {
         }
         let status = case.status();
         assert!(status.contains("state: damaged"), "{status}");
-        for fact in [name, &format!("{line}"), &format!("{byte}"), "bad-line"] {
+        for fact in [name, &format!("line: {line}\n"), &format!("byte: {byte}\n"), "bad-line"] {
             assert!(status.contains(fact), "{fact} is not in\n{status}");
         }
         let raw = fs::read(case.dir.join("raw").join(name)).unwrap();

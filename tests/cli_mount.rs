@@ -250,7 +250,7 @@ fn umount_of_a_mount_in_use_detaches_it_and_says_so() {
 #[test]
 fn whoever_mounts_at_our_place_after_us_is_left_alone() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("only root can mount another file system: left out");
+        support::skipped::skipped("only root can mount another file system");
         return;
     }
     let store = TestStore::from_sample("c-compact");
@@ -360,7 +360,7 @@ fn allow_other_needs_root_or_fuse_conf() {
 #[test]
 fn an_ordinary_user_can_do_all_of_it() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("we are an ordinary user: all other tests show it");
+        support::skipped::skipped("not root; but then all other tests show it");
         return;
     }
     let store = TestStore::from_sample("c-compact");
@@ -374,9 +374,13 @@ set -x; cd "$HOME"
 turnfs mount
 session=$(echo turns/home/dev/projects/work/c-compact/2*)
 test "$(ls $session/turns | wc -l)" = 4
+cat $session/turns/000 > /dev/null
+test "$(stat -c %u $session/turns/000)" = 65534
 echo 3 > $session/undo
 test "$(ls $session/turns | wc -l)" = 3
 echo last > $session/redo
+echo 0 > $session/fork
+cat $session/fork > /dev/null
 turnfs fork 83718181 1 > /dev/null
 turnfs umount turns
 test ! -e turns

@@ -1,13 +1,11 @@
-//! Mounts as such: two at once, one project, an ordinary user, dead ones, odd places, odd stores.
+//! Mounts as such: two at once, one project, dead ones, odd places, odd stores.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 use support::{Mount, TestStore};
 
@@ -68,66 +66,6 @@ fn a_project_is_found_from_any_spelling() {
 fn md5_hex(text: &str) -> String {
     use md5::Digest;
     md5::Md5::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[test]
-fn an_ordinary_user_can_do_all_of_it() {
-    let Some(user) = second_user() else {
-        eprintln!("SKIPPED: no second user can be made here (not root, or no user `nobody`)");
-        return;
-    };
-    // Where no udev runs, the device has not got the mode that it has on every Debian machine.
-    fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
-    let store = TestStore::from_sample("c-compact");
-    let base = store.dir.path();
-    let own = Command::new("chown").args(["-R", &user]).arg(base).status().unwrap();
-    assert!(own.success());
-    fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
-    // The test binary's own directory may be closed to others.
-    let binary = base.join("turnfs");
-    fs::copy(env!("CARGO_BIN_EXE_turnfs"), &binary).unwrap();
-    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(
-        base.join("walk"),
-        format!(
-            "set -e\ncd /\nT={binary}\n$T mount $HOME/turns\ntrap '$T umount $HOME/turns' EXIT\n\
-             S=$HOME/turns{PROJECT_C}/latest\ncat $S/turns/000 > /dev/null\necho 1 > $S/undo\n\
-             test $(ls $S/turns | wc -l) = 1\necho last > $S/redo\necho 0 > $S/fork\ncat $S/fork\n\
-             test $(stat -c %U $S/turns/000) = {user}\n",
-            binary = binary.display(),
-        ),
-    )
-    .unwrap();
-    let mut shell = store.shell("setpriv", "");
-    shell = rebuild(
-        shell,
-        &["--reuid", &user, "--regid", "65534", "--clear-groups", "sh", base.join("walk").to_str().unwrap()],
-    );
-    let ran = support::run(shell);
-    support::detach(&store.home.join("turns"));
-    assert_eq!(ran.code, 0, "{} {}", ran.stdout, ran.stderr);
-    assert!(!support::is_mounted(&store.home.join("turns")));
-}
-
-const PROJECT_C: &str = "/home/dev/projects/work/c-compact";
-
-/// The same environment with other arguments.
-fn rebuild(from: Command, args: &[&str]) -> Command {
-    let mut command = Command::new(from.get_program());
-    command.env_clear();
-    for (name, value) in from.get_envs() {
-        if let Some(value) = value {
-            command.env(name, value);
-        }
-    }
-    command.args(args).stdin(std::process::Stdio::null());
-    command
-}
-
-fn second_user() -> Option<String> {
-    let root = rustix::process::geteuid().is_root();
-    let users = fs::read_to_string("/etc/passwd").ok()?;
-    (root && users.lines().any(|line| line.starts_with("nobody:"))).then(|| "nobody".to_owned())
 }
 
 #[test]

@@ -260,8 +260,9 @@ fn three_commands_that_start_at_once_put_an_interrupted_cut_in_order_once() {
     }
 }
 
+/// That what users build has no such code, `scripts/test` checks: tests are built with it.
 #[test]
-fn fault_injection_is_in_no_build_that_did_not_ask_for_it() {
+fn the_binary_can_inject_faults_only_when_it_was_built_for_that() {
     let binary = fs::read(env!("CARGO_BIN_EXE_turnfs")).unwrap();
     let found = memchr::memmem::find(&binary, b"TURNFS_FAULT").is_some();
     assert_eq!(found, cfg!(feature = "faults"));

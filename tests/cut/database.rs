@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use turnfs::session::{AgentKind, Errno};
 
 use super::outcome::{Known, Outcome};
+use super::skipped::skipped;
 use super::store::{ERRNO_BASE, Sample, Store, child, samples_of};
 
 const INDEX: &str = "state_5.sqlite";
@@ -222,11 +223,11 @@ fn sqlite_killed_or_failing_at_any_system_call_leaves_the_thread_before_or_after
         let (store, known) = prepared();
         let before = Outcome::of(&store, &known);
         let Some((output, log)) = traced(&store, act, None) else {
-            eprintln!("skipped: strace is not installed");
+            skipped("strace is not installed");
             return;
         };
         if !output.status.success() || !log.contains("pwrite64") {
-            eprintln!("skipped: strace cannot trace here");
+            skipped("strace cannot trace here");
             return;
         }
         let after = Outcome::of(&store, &known);

@@ -7,6 +7,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use turnfs::session::{AgentKind, Errno};
 
 use super::outcome::{Known, Outcome};
+use super::skipped::skipped;
 use super::store::{samples_of, snapshot};
 
 struct Tmpfs<'a>(&'a Path);
@@ -36,7 +37,7 @@ fn at_every_level(
     let mount = tempfile::tempdir().unwrap();
     let options = c"size=4m,mode=700";
     if let Err(e) = rustix::mount::mount("turnfs-test", mount.path(), "tmpfs", MountFlags::empty(), options) {
-        eprintln!("skipped: mounting a tmpfs is not permitted here ({e})");
+        skipped(&format!("mounting a tmpfs is not permitted here ({e})"));
         return;
     }
     let _tmpfs = Tmpfs(mount.path());

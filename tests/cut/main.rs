@@ -10,4 +10,6 @@ mod order;
 mod outcome;
 mod rows;
 mod samples;
+#[path = "../support/skipped.rs"]
+mod skipped;
 mod store;

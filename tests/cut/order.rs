@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use turnfs::session::AgentKind;
 
+use super::skipped::skipped;
 use super::store::{child, samples_of};
 
 struct Call {
@@ -14,7 +15,7 @@ struct Call {
 /// The calls that change or sync something; descriptors carry their paths (`strace -y`).
 fn trace(kind: AgentKind, sample: &str, prepare: Option<&str>, act: &str) -> Option<Vec<Call>> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        eprintln!("skipped: strace is not installed");
+        skipped("strace is not installed");
         return None;
     }
     let all = samples_of(kind);
@@ -38,7 +39,7 @@ fn trace(kind: AgentKind, sample: &str, prepare: Option<&str>, act: &str) -> Opt
     let output = command.output().unwrap();
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     if text.is_empty() || text.contains("Operation not permitted") && !output.status.success() {
-        eprintln!("skipped: strace cannot trace here");
+        skipped("strace cannot trace here");
         return None;
     }
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -85,6 +86,16 @@ fn journal_written(calls: &[Call]) -> usize {
     })
 }
 
+/// The last descriptor of a call, with its path: the file that is changed.
+fn target(call: &Call) -> &str {
+    call.text.rsplit('<').next().unwrap_or_default()
+}
+
+fn changes_store(call: &Call) -> bool {
+    let changes = ["pwrite64", "copy_file_range", "ftruncate", "fallocate", "unlinkat"];
+    changes.contains(&call.name.as_str()) && target(call).contains("/store/")
+}
+
 fn assert_backup_is_durable_before(journal: usize, calls: &[Call]) {
     for backup in [".before>", ".after>", "turns.json>", "/files>", "/undone>"] {
         let synced = position(calls, backup, |c| c.name == "fsync" && c.text.contains(backup));
@@ -98,18 +109,18 @@ fn an_undo_makes_backup_and_journal_durable_before_it_shortens_anything() {
     assert_renames_are_durable(&calls);
     let truncate = position(&calls, "truncate", |c| c.name == "ftruncate" && c.text.contains("/store/"));
     let journal = journal_written(&calls);
-    let first_write = position(&calls, "change of the store", |c| {
-        let changes = ["pwrite64", "copy_file_range", "ftruncate", "fallocate", "unlinkat"];
-        let target = c.text.rsplit('<').next().unwrap_or_default();
-        changes.contains(&c.name.as_str()) && target.contains("/store/")
-    });
+    let first_write = position(&calls, "change of the store", changes_store);
     assert!(journal < first_write && first_write <= truncate);
     assert_backup_is_durable_before(journal, &calls);
     let commit = position(&calls, "commit", |c| c.text.contains("\"undo.json\""));
     for file in ["wire.jsonl>", "context.jsonl>"] {
-        let last_sync = calls.iter().rposition(|c| c.name == "fsync" && c.text.contains(file));
-        assert!(last_sync.is_some_and(|at| truncate < at || file == "context.jsonl>"));
-        assert!(last_sync.is_some_and(|at| at < commit), "{file} is synced after the commit");
+        let last = |what: &str, is_it: &dyn Fn(&Call) -> bool| {
+            calls.iter().rposition(is_it).unwrap_or_else(|| panic!("no {what} of {file}"))
+        };
+        let changed = last("change", &|c| changes_store(c) && target(c).contains(file));
+        let synced = last("sync", &|c| c.name == "fsync" && c.text.contains(file));
+        assert!(changed < synced, "{file} is not synced after its last change");
+        assert!(synced < commit, "{file} is synced after the commit");
     }
     let unlinked =
         position(&calls, "unlink", |c| c.name == "unlinkat" && c.text.contains("\"context_1.jsonl\""));

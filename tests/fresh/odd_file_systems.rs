@@ -9,6 +9,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::passthrough;
 use super::store::{Case, Edit, soon};
+use crate::support::skipped::skipped;
 use crate::support::{TestStore, copy_tree};
 
 /// A mount of the test's own. Gone when dropped.
@@ -48,7 +49,7 @@ fn on_an_ext4_with_whole_seconds_and_no_birth_times_no_edit_is_missed() {
     let possible =
         made("mkfs.ext4", &["-q", "-F", "-I", "128", image]) && made("mount", &["-o", "loop", image, place]);
     if !possible {
-        eprintln!("skipped: mounting an image is not permitted here");
+        skipped("mounting an image is not permitted here");
         return;
     }
     let _mounted = Mounted(at.clone());
@@ -64,7 +65,7 @@ fn in_a_store_below_a_bind_mount_no_edit_is_missed() {
     fs::create_dir(&real).unwrap();
     fs::create_dir(&bound).unwrap();
     if rustix::mount::mount(&real, &bound, "", MountFlags::BIND, c"").is_err() {
-        eprintln!("skipped: a bind mount is not permitted here");
+        skipped("a bind mount is not permitted here");
         return;
     }
     let _mounted = Mounted(bound.clone());
@@ -84,7 +85,7 @@ fn in_a_store_on_a_file_system_in_user_space_no_edit_is_missed() {
     let session = match passthrough::mount(&real, &passed) {
         Ok(session) => session,
         Err(error) => {
-            eprintln!("skipped: no file system in user space here ({error})");
+            skipped(&format!("no file system in user space here ({error})"));
             return;
         }
     };
@@ -115,7 +116,7 @@ fn where_no_watches_are_left_directories_are_polled_and_it_says_so() {
     // The limit belongs to the user and to all its programs together, so one of a name space of its own is
     // lowered. The mount is in that name space, too, and goes with it.
     if !made("unshare", &["--user", "--map-root-user", "--mount", "true"]) {
-        eprintln!("skipped: no user name space can be made here");
+        skipped("no user name space can be made here");
         return;
     }
     let store = TestStore::from_sample("a-plain");

@@ -82,7 +82,7 @@ fn what_changed_is_never_shown_from_memory() {
 fn mount_of_all_samples(store: &TestStore, options: &[&str]) -> Mount {
     let samples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/samples");
     let mut options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-    for agent in ["kimi-cli", "codex", "openmax"] {
+    for (agent, _) in crate::support::AGENTS {
         for sample in fs::read_dir(samples.join(agent)).unwrap() {
             let sample = sample.unwrap();
             let copy = store.dir.path().join(agent).join(sample.file_name());

@@ -5,6 +5,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod skipped;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;

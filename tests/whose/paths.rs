@@ -267,7 +267,7 @@ fn a_new_directory_at_an_old_path_is_told_from_the_one_of_the_session() {
         meta(&dir)["project_state"].as_str().unwrap().to_owned()
     };
     if fs::metadata(&project).unwrap().created().is_err() {
-        eprintln!("SKIPPED: this file system does not tell when a directory was made");
+        crate::support::skipped::skipped("this file system does not tell when a directory was made");
         return;
     }
     let session = store.root.join("sessions").join(folder(text(&project))).join(&id);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::toy::{Fixture, Toy};
 use crate::cut::execute;
 
-/// Run in a process of its own: appends `T<n>` to the file each millisecond until its stdin ends, and
+/// Not a test: run in a process of its own; appends `T<n>` to the file each millisecond until its stdin ends, and
 /// notes each record, once its append has returned, in the log.
 #[test]
 fn append_child() {
