@@ -15,7 +15,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-/// What [`Agent::place`] is asked with.
 use crate::host::Environment;
 use crate::render;
 use crate::session::{
@@ -26,6 +25,7 @@ use crate::transcript::Passes;
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
+    /// Which agent this is.
     fn kind(&self) -> AgentKind;
 
     /// Where this agent keeps its store; `None` if that cannot be told (no HOME).
@@ -97,7 +97,7 @@ pub trait Agent: Send + Sync {
     /// What prevents reading.
     fn context(&self, session: &Session, history: &History, sink: &mut ItemSink<'_>) -> Result<()>;
 
-    /// The sub-agent sessions of a session.
+    /// The sub-agent sessions of a session; the path of each one's key lies below that of `session`'s key.
     ///
     /// # Errors
     /// What prevents listing them.
@@ -195,7 +195,7 @@ pub struct Discovery {
     pub indexes: Vec<PathBuf>,
     /// Every directory whose entries, or whose files, this look depends on, relative to the root (the root
     /// is the empty path). Listed before their entries were, so that who watches them and looks once more
-    /// has missed nothing.
+    /// has missed nothing. Empty: the store is not there.
     pub directories: Vec<PathBuf>,
     /// What the agent keeps for its next look. (Codex keeps it in itself: its undos and sub-agents need it, too.)
     pub memory: Memory,
