@@ -41,6 +41,7 @@ impl Listing {
         }
     }
 
+    /// The session whose directory has this name in a project (`None`: in `unplaced/`).
     pub fn named(&self, project: Option<&Path>, name: &str) -> Option<&Listed> {
         self.of(project).iter().find(|listed| listed.name == name)
     }

@@ -178,6 +178,7 @@ impl Watch {
         self.ears.stores.get(store).is_some_and(Heard::is_covered)
     }
 
+    /// How changes of this store become known now.
     pub fn state(&self, store: usize) -> Watching {
         let Some(heard) = self.ears.stores.get(store) else { return Watching::Looked };
         let polled = heard.polled.lock();

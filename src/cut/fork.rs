@@ -122,8 +122,10 @@ impl Fork<'_> {
         }
     }
 
+    /// Makes sure that nothing stands at `place`, relative to the store's root.
+    ///
     /// # Errors
-    /// When something stands where the fork is to be.
+    /// EEXIST when something stands where the fork is to be.
     pub fn must_be_free(&self, place: &Path) -> Result<()> {
         match self.store.stat(place)? {
             None => Ok(()),

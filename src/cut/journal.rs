@@ -16,6 +16,7 @@ use crate::session::{Entry, FileHash, Lock, RowChange};
 /// The version of the files in the state directory.
 pub(super) const VERSION: u32 = 1;
 
+/// Which cut it is. An adoption and a rescue are forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
@@ -24,8 +25,10 @@ pub(super) enum Kind {
     Fork,
 }
 
+/// A cut as it stands in `journal.json`, `undo.json` and `redone.json`. Paths of the store are relative to its root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// [`VERSION`]; one of another version is left alone.
     pub version: u32,
     pub kind: Kind,
     /// The undo's number; 0 for a fork.
@@ -34,7 +37,9 @@ pub(super) struct Record {
     pub at: i128,
     /// For people: who was at work. Whether it still is, the session's lock says.
     pub owner: Owner,
+    /// Turns of the session before the cut.
     pub turns_before: u32,
+    /// Turns after it; of a fork, the new session's.
     pub turns_after: u32,
     /// A forced undo also removed what was written after the session was read, so its turns are not
     /// known for certain; its bytes are.
@@ -63,6 +68,7 @@ pub(super) struct Record {
     pub leaves: Vec<Seen>,
 }
 
+/// A file that a fork makes among those of other sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewFile {
     #[serde(with = "path_text")]
@@ -117,6 +123,7 @@ impl StoreLock {
     }
 }
 
+/// The process that makes the cut.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Owner {
     pub pid: u32,
@@ -125,20 +132,25 @@ pub(super) struct Owner {
     pub start: u64,
 }
 
+/// A directory that a fork makes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewDir {
+    /// Its place.
     #[serde(with = "path_text")]
     pub dir: PathBuf,
+    /// Where it is built, out of every client's sight.
     #[serde(with = "path_text")]
     pub staging: PathBuf,
 }
 
+/// A file as it was seen, or is left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Seen {
     #[serde(with = "path_text")]
     pub file: PathBuf,
     /// Bytes; `None`: not there.
     pub len: Option<u64>,
+    /// Of all its bytes (xxh3, 128 bits); of no bytes where it is not there.
     #[serde(with = "hash_text")]
     pub hash: FileHash,
 }
@@ -150,6 +162,7 @@ pub(super) struct Change {
     #[serde(with = "path_text")]
     pub file: PathBuf,
     pub how: How,
+    /// Bytes.
     pub keep: u64,
     /// `None`: the file was not there.
     pub before: Option<Image>,
@@ -157,6 +170,7 @@ pub(super) struct Change {
     pub after: Option<Image>,
 }
 
+/// In which way a file gets its new content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum How {
@@ -166,6 +180,7 @@ pub(super) enum How {
     Rename,
 }
 
+/// A whole file on one side of a change; the bytes behind [`Change::keep`] are in the backup.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Image {
     /// Bytes.
@@ -173,6 +188,7 @@ pub(super) struct Image {
     /// Of all of the file, kept part included.
     #[serde(with = "hash_text")]
     pub hash: FileHash,
+    /// Permission bits (0o7777).
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,

@@ -264,9 +264,7 @@ impl Flock {
             }
         }
     }
-}
 
-impl Flock {
     /// Whether nobody holds it now.
     pub fn is_free(open: &Open) -> Result<bool> {
         match rustix::fs::flock(&open.file, FlockOperation::NonBlockingLockShared) {

@@ -30,10 +30,10 @@ use crate::session::{Refusal, Result};
 pub fn recover(state: &StateDir) -> Result<Vec<String>> {
     let mut sentences = Vec::new();
     for folder in Folder::all(state)? {
-        let interesting = folder.tree.list(Path::new(""))?;
-        let names =
-            |wanted: &str| interesting.iter().any(|(name, _)| name.to_string_lossy().starts_with(wanted));
-        if !names("journal") && folder.numbers()? == undone::counting_numbers(&folder)? {
+        let names = folder.tree.list(Path::new(""))?;
+        // Also one that could not be read and was put aside, and one that was not finished.
+        let has_journal = names.iter().any(|(name, _)| name.to_string_lossy().starts_with("journal"));
+        if !has_journal && folder.numbers()? == undone::counting_numbers(&folder)? {
             continue;
         }
         let whose = folder.whose()?;
@@ -117,13 +117,11 @@ pub(super) fn settle(locked: &Locked, store: &Tree) -> Result<Vec<String>> {
 
 fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<String>> {
     let who = record.owner.to_string();
-    if record.kind == Kind::Fork {
-        return settle_fork(locked, store, record, &who);
-    }
-    let direction = if record.kind == Kind::Undo { Direction::Undo } else { Direction::Redo };
-    let what = match record.kind {
-        Kind::Undo => format!("undo {} that {who} did not finish", record.number),
-        Kind::Redo | Kind::Fork => format!("redo of {} that {who} did not finish", record.number),
+    let number = record.number;
+    let (direction, what) = match record.kind {
+        Kind::Fork => return settle_fork(locked, store, record, &who),
+        Kind::Undo => (Direction::Undo, format!("undo {number} that {who} did not finish")),
+        Kind::Redo => (Direction::Redo, format!("redo of {number} that {who} did not finish")),
     };
     let dir = undone_dir(record.number);
     if locked.tree().stat(&dir)?.is_none() {

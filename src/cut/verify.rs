@@ -29,6 +29,8 @@ pub(super) enum Proof {
 }
 
 impl Proof {
+    /// Makes sure that the new session, as it was read, shows it.
+    ///
     /// # Errors
     /// [`Refusal::NotAsPromised`].
     pub fn holds(self, history: &History) -> Result<()> {

@@ -117,11 +117,16 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     // The mount itself is not looked at from here: a thread that waits for an answer of its own process would
     // keep that process alive after kill -9, and with it the mount, for ever.
     let answers = mounted.answers(FIRST_ANSWER_LIMIT);
-    news::watch_session(sender.clone(), mounted);
-    news::watch_mountinfo(sender, path.clone(), device);
-    if !answers {
+    let watched = news::watch_session(sender.clone(), mounted)
+        .and_then(|()| news::watch_mountinfo(sender, path.clone(), device));
+    let wrong = match watched {
+        Err(error) => Some(format!("no thread can be started: {error}")),
+        Ok(()) if !answers => Some("the kernel does not begin to use it".into()),
+        Ok(()) => None,
+    };
+    if let Some(why) = wrong {
         detach::detach_lazily(&path, device)?;
-        return Err(Failure::Mount { path, why: "the kernel does not begin to use it".into() });
+        return Err(Failure::Mount { path, why });
     }
     report.ready(&path);
     log::info!("mounted at {} (device {device})", path.display());

@@ -35,8 +35,13 @@ pub fn watch_signals(sender: Sender<News>) -> io::Result<()> {
         wanted.push(SIGHUP);
     }
     let mut signals = Signals::new(wanted)?;
-    std::thread::spawn(move || signals.forever().all(|signal| sender.send(News::Stop(signal)).is_ok()));
-    Ok(())
+    thread("signals", move || {
+        signals.forever().all(|signal| sender.send(News::Stop(signal)).is_ok());
+    })
+}
+
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
 }
 
 fn is_ignored(signal: i32) -> bool {
@@ -47,16 +52,23 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// Tells when the session has ended.
-pub fn watch_session(sender: Sender<News>, mounted: Mounted) {
-    std::thread::spawn(move || {
+///
+/// # Errors
+/// When no thread can be started.
+pub fn watch_session(sender: Sender<News>, mounted: Mounted) -> io::Result<()> {
+    thread("session", move || {
         mounted.join();
-        sender.send(News::SessionEnded)
-    });
+        // Nobody is listening any more when the daemon is ending.
+        let _ = sender.send(News::SessionEnded);
+    })
 }
 
 /// Tells when the mount is out of the tree: a lazy unmount from outside does not end the session.
-pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) {
-    std::thread::spawn(move || {
+///
+/// # Errors
+/// When no thread can be started.
+pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) -> io::Result<()> {
+    thread("mountinfo", move || {
         let Ok(file) = File::open("/proc/self/mountinfo") else { return };
         loop {
             let Ok(mounts) = mountinfo::read() else { return };
@@ -72,5 +84,5 @@ pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) {
                 Err(_) => return,
             }
         }
-    });
+    })
 }

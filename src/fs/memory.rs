@@ -2,15 +2,14 @@
 //! who was seen to have it open, and in which state it was when last looked at.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use super::stale::A_SECOND;
 use crate::session::{Session, SessionKey, State, Writer};
 
-/// How long a writer that was found is good enough for a file's size.
-const WRITER_GOOD_FOR: Duration = Duration::from_secs(1);
 /// How many writers are remembered.
 const MOST_WRITERS: usize = 256;
 
@@ -69,7 +68,7 @@ impl Memory {
     ) -> Option<Writer> {
         if recent
             && let Some((asked, writer)) = self.writers.lock().get(key)
-            && asked.elapsed() < WRITER_GOOD_FOR
+            && asked.elapsed() < A_SECOND
         {
             return writer.clone();
         }

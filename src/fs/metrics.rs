@@ -15,6 +15,7 @@ macro_rules! operations {
         pub enum Op { $($name),* }
 
         impl Op {
+            /// In the order of the metrics.
             const ALL: &[Op] = &[$(Op::$name),*];
 
             /// The value of the label `op`.

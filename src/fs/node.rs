@@ -97,6 +97,7 @@ pub enum Control {
 }
 
 impl Control {
+    /// In the order in which they are listed.
     pub const ALL: [Control; 3] = [Control::Fork, Control::Undo, Control::Redo];
 
     /// Its file name.
@@ -307,6 +308,7 @@ impl Dot {
     /// The files, as listed.
     pub const FILES: [Dot; 4] = [Dot::Version, Dot::Status, Dot::Metrics, Dot::Readme];
 
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Dot::Dir => ".turnfs",

@@ -66,6 +66,7 @@ impl ProjectState {
         }
     }
 
+    /// The value of `project_state` in `meta.json`.
     pub fn name(&self) -> &'static str {
         match self {
             ProjectState::Present => "present",

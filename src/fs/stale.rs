@@ -44,8 +44,8 @@ pub enum Stale {
     Entry { parent: u64, name: OsString },
     /// A node's attributes.
     Attributes { ino: u64 },
-    /// A file's attributes, and its bytes from `from` on.
-    Content { ino: u64, from: u64 },
+    /// A file's attributes and all of its bytes.
+    Content { ino: u64 },
 }
 
 impl Fs {
@@ -180,7 +180,7 @@ impl Fs {
         match now {
             // Whoever has it open goes on with the pages of the version that was opened.
             Some(now) if now.version != before.version && readers == Some(0) => {
-                stale.push(Stale::Content { ino, from: 0 });
+                stale.push(Stale::Content { ino });
             }
             Some(_) => stale.push(Stale::Attributes { ino }),
             None => {

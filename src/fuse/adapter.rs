@@ -1,8 +1,8 @@
 //! fuser's requests to calls of `fs`, and their results to replies.
 //!
-//! What asks `fs` something goes through [`Adapter::answer`], which counts it, logs a refusal and turns it into its
-//! errno. The rest is answered here: counted, except what the kernel does by itself (ioctl, lseek, poll,
-//! copy_file_range).
+//! What `fs` may answer or refuse goes through [`Adapter::answer`], which counts it, logs a refusal and turns it
+//! into its errno. What is always answered alike is answered in place and counted, but for ioctl, lseek, poll and
+//! copy_file_range.
 
 use std::ffi::OsStr;
 use std::io;

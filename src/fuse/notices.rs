@@ -126,9 +126,8 @@ fn tell(notifier: &Notifier, stale: &Stale) {
         Stale::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), name),
         // A negative offset: no page.
         Stale::Attributes { ino } => notifier.inval_inode(INodeNo(*ino), -1, 0),
-        Stale::Content { ino, from } => {
-            notifier.inval_inode(INodeNo(*ino), i64::try_from(*from).unwrap_or(0), 0)
-        }
+        // From the first byte to the last.
+        Stale::Content { ino } => notifier.inval_inode(INodeNo(*ino), 0, 0),
     };
     if let Err(error) = told {
         // What the kernel does not know is no error; a mount that has ended tells it by itself.

@@ -12,6 +12,7 @@ pub enum AgentKind {
 }
 
 impl AgentKind {
+    /// Every agent whose store can be read.
     pub const ALL: [AgentKind; 3] = [AgentKind::KimiCli, AgentKind::Codex, AgentKind::OpenMax];
 
     /// The name in directory names, on the command line and in machine output.

@@ -58,6 +58,7 @@ pub fn open_calls(turn: u32, agent: &str) -> String {
 }
 
 impl DamageClass {
+    /// As in texts and machine output.
     pub fn name(self) -> &'static str {
         match self {
             DamageClass::BadLine => "bad-line",

@@ -52,23 +52,5 @@ pub enum Item<'a> {
     },
 }
 
-impl Item<'_> {
-    /// The heading's word for this item.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Item::User { .. } => "user",
-            Item::Steer { .. } => "steer",
-            Item::Assistant { .. } => "assistant",
-            Item::Thinking { .. } => "thinking",
-            Item::ToolCall { .. } => "tool call",
-            Item::ToolResult { .. } => "tool result",
-            Item::Compaction { .. } => "compaction",
-            Item::Notice { .. } => "notice",
-            Item::Blob { .. } => "blob",
-            Item::Unknown { .. } => "record",
-        }
-    }
-}
-
 /// Where a record's items go, with the time of the record where it has one.
 pub type ItemSink<'s> = dyn FnMut(Option<Timestamp>, Item<'_>) + 's;

@@ -23,7 +23,9 @@ pub struct Plan<Made> {
     pub promise: Promise,
 }
 
+/// How to undo.
 pub type UndoPlan = Plan<Changes>;
+/// How to fork, rescue or adopt.
 pub type ForkPlan = Plan<NewFiles>;
 
 /// What a cut promises; checked by reading the result as any session is read.
@@ -91,6 +93,7 @@ pub enum NewFiles {
 }
 
 impl Changes {
+    /// The new contents that the steps give to files.
     pub fn contents(&self) -> Vec<&Content> {
         let steps = self.steps.iter();
         let contents = steps.filter_map(|step| match step {
@@ -102,6 +105,7 @@ impl Changes {
 }
 
 impl NewFiles {
+    /// The contents of all new files.
     pub fn contents(&self) -> Vec<&Content> {
         let (NewFiles::Dir { files, .. } | NewFiles::Beside { files, .. }) = self;
         files.iter().map(|(_, content)| content).collect()
@@ -155,6 +159,7 @@ pub enum SqlValue {
 }
 
 impl Row {
+    /// The value of a column, if the table has it.
     pub fn get(&self, column: &str) -> Option<&SqlValue> {
         self.0.iter().find(|(name, _)| name == column).map(|(_, value)| value)
     }

@@ -12,62 +12,86 @@ pub type Result<T, E = Refusal> = std::result::Result<T, E>;
 /// Why a read or a cut is refused. The sentence goes to `status` and to stderr, the errno to the caller.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Refusal {
+    /// `what`: what is wrong with what was written to a control file.
     #[error("not a command: {what}; write one turn number, `last`, or (undo) `force N`")]
     NotACommand { what: String },
+    /// `turns`: how many there are.
     #[error("{}", no_such_turn(*.asked, *.turns))]
     NoSuchTurn { asked: u32, turns: u32 },
+    /// An undo of it would remove nothing: the turn belongs to those that begin with turn `group`.
     #[error(
         "turn {asked} is part of turn {group} and nothing follows them; they can only be removed together: write {group}"
     )]
     InsideGroup { asked: u32, group: u32 },
+    /// `asked`: the undo's number, where one was named.
     #[error("nothing to redo: no undo of this session is recorded{}", match .asked { Some(n) => format!(" under the number {n}"), None => String::new() })]
     NothingToRedo { asked: Option<u32> },
+    /// An agent has the session open. `asked`: the turn, as it was written.
     #[error(
         "{writer} has this session open; close it, use `fork`, or write `force {asked}` (with the command: --force)"
     )]
     Live { writer: Writer, asked: String },
+    /// Another session goes on from what would be cut off.
     #[error("{by} continues {file} behind this cut, so cutting it would break that session; use `fork`")]
     Needed { file: String, by: String },
+    /// A fork would hold half a turn.
     #[error("turn {asked} is still running; fork at {}, or wait until it has ended", match .last_finished { Some(n) => format!("turn {n} or before"), None => "a later time".into() })]
     StillRunning { asked: u32, last_finished: Option<u32> },
+    /// The store's own lock, or turnfs's for the session, was not free in time.
     #[error("{what} is locked by another program; try again")]
     StoreLocked { what: String },
+    /// Something else is there than what the caller decided on.
     #[error("{what} changed since this was opened; look at the turns again and repeat the command")]
     Changed { what: String },
+    /// As [`Refusal::Changed`], for a redo: the agent went on after undo `number`.
     #[error(
         "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/ instead"
     )]
     MovedOn { what: String, number: u32 },
+    /// A file of the store is not what its client writes.
     #[error("{damage}; {} (raw/{} shows it as it is)", .damage.class.remedy(), raw_name(.damage))]
     Damaged { damage: Damage },
+    /// A form of a store that is not read.
     #[error("{what} is not read by this version of turnfs, so its history is neither shown nor changed")]
     Unsupported { what: String },
+    /// What can be read and not be cut; a whole sentence.
     #[error("{what}")]
     CannotCut { what: String },
+    /// More than one cut fits equally well.
     #[error(
         "the boundary after turn {asked} is ambiguous: {options}; nothing on disk tells which is right, so choose another turn"
     )]
     Ambiguous { asked: String, options: String },
+    /// The client has thrown away what the cut needs.
     #[error("history needed for this cut is no longer on disk: {what}")]
     Lost { what: String },
+    /// A rescue would have no turns, or is not needed; a whole sentence.
     #[error("{why}")]
     NothingToRescue { why: String },
+    /// A session that its client does not know, or would not go on with.
     #[error("{what}; it is shown, and not changed")]
     ReadOnlySession { what: String },
+    /// A write to a mount that was made read-only.
     #[error("this mount is read-only (mounted with --read-only)")]
     ReadOnlyMount,
+    /// Every other change of the tree: names, modes, lengths.
     #[error("turnfs files cannot be changed this way; write a turn number to undo, redo or fork")]
     NotPermitted,
+    /// There is no such session, file or name (any more).
     #[error("{what} does not exist")]
     NotFound { what: String },
+    /// A system call failed; the caller gets its errno.
     #[error("{action} {}: {}", .path.display(), describe(*.errno))]
     Io { action: &'static str, path: PathBuf, errno: Errno },
+    /// What was read after a cut is not what its plan said. A bug, here or in what is known of the store.
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
+    /// A cut failed and taking it back did, too; its journal stays.
     #[error(
         "{why}; putting everything back failed too ({rolling_back}); the next command or mount of turnfs tries again"
     )]
     NotPutBack { why: Box<Refusal>, rolling_back: Box<Refusal> },
+    /// A bug.
     #[error("internal error: {what}; please report this")]
     Internal { what: String },
 }

@@ -17,6 +17,7 @@ pub enum TurnStatus {
 }
 
 impl TurnStatus {
+    /// As in texts and machine output.
     pub fn name(self) -> &'static str {
         match self {
             TurnStatus::Complete => "complete",
@@ -51,6 +52,7 @@ pub enum TurnDetail {
 }
 
 impl TurnDetail {
+    /// All of them.
     pub const ALL: [TurnDetail; 6] = [
         TurnDetail::Command,
         TurnDetail::Open,
@@ -60,6 +62,7 @@ impl TurnDetail {
         TurnDetail::Lost,
     ];
 
+    /// As in texts and machine output.
     pub fn name(self) -> &'static str {
         match self {
             TurnDetail::Command => "command",
@@ -100,6 +103,7 @@ pub enum Confidence {
 }
 
 impl Confidence {
+    /// As in texts and machine output.
     pub fn name(self) -> &'static str {
         match self {
             Confidence::Exact => "exact",

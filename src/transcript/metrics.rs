@@ -20,6 +20,7 @@ pub enum ReadKind {
 }
 
 impl ReadKind {
+    /// In the order of [`ReadKind`], for the metrics.
     pub const ALL: [ReadKind; 4] =
         [ReadKind::Index, ReadKind::Transcript, ReadKind::Sidecar, ReadKind::Check];
 
@@ -67,14 +68,17 @@ pub fn bytes(agent: AgentKind, kind: ReadKind) -> u64 {
     BYTES[agent as usize][kind as usize].load(Ordering::Relaxed)
 }
 
+/// Passes over a transcript since the process started.
 pub fn parses() -> u64 {
     PARSES.load(Ordering::Relaxed)
 }
 
+/// Looks that read nothing, since the process started.
 pub fn stats() -> u64 {
     STATS.load(Ordering::Relaxed)
 }
 
+/// Events of inotify since the process started.
 pub fn events() -> u64 {
     EVENTS.load(Ordering::Relaxed)
 }

@@ -75,16 +75,8 @@ impl StoreDir {
     /// ELOOP for a symlink anywhere on the way, EINVAL for what is not a regular file, and what the
     /// system reports.
     pub fn file(&self, file: &Path) -> Result<Option<File>> {
-        self.file_with(file, OFlags::RDONLY)
-    }
-
-    /// Opens a regular file with these access flags (`RDWR`, `WRONLY`); nothing is created or truncated.
-    ///
-    /// # Errors
-    /// As [`StoreDir::file`].
-    pub fn file_with(&self, file: &Path, access: OFlags) -> Result<Option<File>> {
         // Without NONBLOCK the open of a FIFO waits for its other end. It has no effect on regular files.
-        let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Some(handle) = self.resolve("cannot open", file, flags)? else { return Ok(None) };
         let opened = File::from(handle);
         match rustix::fs::fstat(&opened) {
@@ -236,7 +228,7 @@ impl StoreDir {
         match opened {
             Ok(handle) => Ok(Some(handle)),
             Err(Errno::NOENT) => Ok(None),
-            // A socket, or a FIFO opened for writing: not a regular file either.
+            // A socket: not a regular file either.
             Err(Errno::NXIO) => Err(self.refuse("cannot read (not a regular file)", file, Errno::INVAL)),
             Err(errno) => Err(self.refuse(action, file, errno)),
         }

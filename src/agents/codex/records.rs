@@ -109,6 +109,7 @@ impl Meta {
 }
 
 impl Mode {
+    /// As the client writes it.
     pub fn name(&self) -> &str {
         match self {
             Mode::Legacy => "legacy",

@@ -32,6 +32,7 @@ use crate::host::Environment;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
 
+/// Kimi CLI; remembers nothing itself.
 pub struct KimiCli;
 
 impl Agent for KimiCli {

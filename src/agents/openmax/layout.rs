@@ -3,7 +3,7 @@
 //! The index is read once, and again only when it changed; the directory tells which transcripts are there.
 //! A session belongs to the path that its entry records: nothing is looked up in that path.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -128,9 +128,9 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         problems: damage.iter().cloned().collect(),
     };
     let mut sessions = Vec::with_capacity(index.entries.len());
-    let mut seen: HashMap<&str, ()> = HashMap::with_capacity(index.entries.len());
+    let mut seen: HashSet<&str> = HashSet::with_capacity(index.entries.len());
     for (at, entry) in index.entries.iter().enumerate() {
-        if seen.insert(&entry.id, ()).is_some() {
+        if !seen.insert(&entry.id) {
             let what = format!(
                 "the id {} stands in the index twice; the first entry is shown, cuts are refused",
                 entry.id
@@ -142,11 +142,8 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
             look.problem(format!("the id {:?} cannot be the name of a file", entry.id));
         }
     }
-    let mut unlisted: Vec<&str> = names
-        .iter()
-        .filter_map(|name| name.strip_suffix(MESSAGES))
-        .filter(|id| !seen.contains_key(id))
-        .collect();
+    let mut unlisted: Vec<&str> =
+        names.iter().filter_map(|name| name.strip_suffix(MESSAGES)).filter(|id| !seen.contains(id)).collect();
     unlisted.sort_unstable();
     for id in unlisted {
         sessions.extend(look.unlisted(id, damage.is_some())?);

@@ -27,6 +27,7 @@ use crate::transcript::{self, Passes};
 use history::Loaded;
 use layout::Files;
 
+/// OpenMax; what it remembers of a store is in `Discovery::memory`.
 pub struct OpenMax;
 
 impl Agent for OpenMax {
