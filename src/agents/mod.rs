@@ -125,7 +125,14 @@ pub trait Agent: Send + Sync {
         Err(Refusal::CannotCut { what })
     }
 
-    /// The session without turn `n` and everything after it.
+    /// For each turn, whether `undo` is refused there for another reason than the turn's boundary. Never more
+    /// work than to list the store.
+    ///
+    /// # Errors
+    /// What refuses every undo of this session.
+    fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>>;
+
+    /// The session without turn `n` and everything after it; refused where [`Agent::undo_refusals`] says so.
     ///
     /// # Errors
     /// Why that cut is refused.

@@ -64,7 +64,7 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 fn plan(view: &View, n: u32) -> Result<Planned, Failure> {
     let history = &view.history;
-    let point: &CutPoint = history.cut_before(n)?;
+    let point: &CutPoint = history.undo_point(n)?;
     // What would be refused is refused here, too: an archived thread, a file that another session needs.
     agents::agent(view.session.key.agent).plan_undo(&view.session, history, n)?;
     let keeps = history.turns_kept(n);

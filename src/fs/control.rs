@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::node::{Control, SessionRef};
 use super::{Fs, text};
+use crate::agents;
 use crate::catalog::{Changed, View};
 use crate::cut;
 use crate::session::{Refusal, Result};
@@ -182,7 +183,11 @@ impl Fs {
         let view = self.view(&session.key)?;
         view.history.readable()?;
         Ok(match control {
-            Control::Undo => text::undo_plan(&view.session, &view.history),
+            Control::Undo => {
+                let agent = agents::agent(view.session.key.agent);
+                let refusals = agent.undo_refusals(&view.session, &view.history);
+                text::undo_plan(&view.session, &view.history, &refusals)
+            }
             Control::Redo => text::redo_plan(&cut::undone(&self.state, &session.key)?),
             Control::Fork => self.memory.forked(&view.session).map(|id| id + "\n").unwrap_or_default(),
         })

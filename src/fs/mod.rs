@@ -331,7 +331,8 @@ impl Fs {
                 Cache::Direct
             };
             let shows = Shows::Raw { session: session.clone(), name: name.clone(), stat: found.stat };
-            return Ok(opened(shows, cache));
+            // Not counted as a user of what the kernel keeps: that is dropped at each open.
+            return Ok(Opened { handle: self.handles.add(ino, shows, Cache::Direct), cache });
         }
         let text = self.open_text(ino, &node)?;
         let cache = match &node {

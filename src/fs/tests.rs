@@ -365,3 +365,27 @@ fn a_text_of_a_session_that_was_forgotten_meanwhile_is_made_anew() {
     edit(&wire, "turn three", "TURN THREE");
     is_shown("TURN THREE", "turn three");
 }
+
+/// The listing showed the directory, and a look at the name led to the session.
+#[test]
+fn a_project_below_another_wins_over_a_session_of_its_name() {
+    use md5::{Digest as _, Md5};
+    let sample = Sample::of("a-plain");
+    let session = sample.session();
+    let store = sample.dir.path().join("store");
+    let index = store.join("kimi.json");
+    let mut known: serde_json::Value = serde_json::from_slice(&std::fs::read(&index).unwrap()).unwrap();
+    let mut below = known["work_dirs"][0].clone();
+    below["path"] = session.as_str().into();
+    known["work_dirs"].as_array_mut().unwrap().push(below);
+    std::fs::write(&index, known.to_string()).unwrap();
+    let group: String = Md5::digest(session.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let first = std::fs::read_dir(store.join("sessions")).unwrap().next().unwrap().unwrap();
+    copy(&first.path(), &store.join("sessions").join(group));
+
+    // Looked at twice: the second time the list is known.
+    for round in 0..2 {
+        assert!(sample.ino(&format!("{session}/latest")).is_ok(), "round {round}");
+        assert!(sample.ino(&format!("{session}/turns")).is_err(), "round {round}");
+    }
+}

@@ -11,7 +11,7 @@ use crate::catalog::Watching;
 use crate::cut::Undone;
 use crate::render::one_line;
 use crate::session::{
-    Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
+    self, Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
 };
 
 /// Longest prompt in a plan, in characters.
@@ -155,12 +155,22 @@ fn worst_boundary(history: &History) -> Confidence {
 }
 
 /// `cat undo`: what each cut would do.
-pub(super) fn undo_plan(session: &Session, history: &History) -> String {
+/// `refusals`: [`crate::agents::Agent::undo_refusals`].
+pub(super) fn undo_plan(
+    session: &Session,
+    history: &History,
+    refusals: &session::Result<Vec<session::Result<()>>>,
+) -> String {
     let mut text = plan_line("turn", "prompt", "undo would keep", "boundary");
     for turn in &history.turns {
-        let keeps = match history.cut_before(turn.n) {
-            Ok(point) => kept(session, history, turn.n, point),
-            Err(refusal) => format!("refused: {refusal}"),
+        let refused = match refusals {
+            Ok(each) => each.get(turn.n as usize).and_then(|refused| refused.as_ref().err()),
+            Err(all) => Some(all),
+        };
+        let keeps = match (history.undo_point(turn.n), refused) {
+            (Err(refusal), _) => format!("refused: {refusal}"),
+            (Ok(_), Some(refusal)) => format!("refused: {refusal}"),
+            (Ok(point), None) => kept(session, history, turn.n, point),
         };
         let prompt = first_line(turn.prompt.as_deref());
         text += &plan_line(&format!("{:03}", turn.n), &prompt, &keeps, history.boundary(turn.n).name());
@@ -175,9 +185,15 @@ fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> Strin
         one_line(&own.to_string_lossy()).into_owned()
     };
     let files = point.kept.iter().map(|kept| {
-        let source =
-            if kept.source == kept.file { String::new() } else { format!(" of {}", short(&kept.source)) };
-        format!("{} to byte {}{source}", short(&kept.file), kept.bytes)
+        let file = short(&kept.file);
+        let source = (kept.source != kept.file).then(|| short(&kept.source));
+        match source {
+            Some(source) if kept.rebuilt => {
+                format!("{file} of {} bytes, put together from it and {source}", kept.bytes)
+            }
+            Some(source) => format!("{file} to byte {} of {source}", kept.bytes),
+            None => format!("{file} to byte {}", kept.bytes),
+        }
     });
     let mut text = files.collect::<Vec<_>>().join(", ");
     let stays = history.turns_kept(n);

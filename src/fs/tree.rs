@@ -198,7 +198,8 @@ impl Fs {
     /// need not be looked for as one.
     fn is_known_session(&self, shelf: &Shelf, name: &OsStr) -> bool {
         let known = self.catalog.last_listing();
-        self.shelf(shelf, &known).iter().any(|listed| *listed.name == *name)
+        let is_hidden = matches!(shelf, Shelf::Project(path) if known.leads_to_project(&path.join(name)));
+        !is_hidden && self.shelf(shelf, &known).iter().any(|listed| *listed.name == *name)
     }
 
     /// A session, `latest` or a full id.

@@ -86,8 +86,10 @@ pub struct Kept {
     pub source: PathBuf,
     /// Lines kept.
     pub lines: u64,
-    /// Bytes kept, from the start of `source`.
+    /// Bytes kept: from the start of `source`, unless `rebuilt`.
     pub bytes: u64,
+    /// The bytes are put together from pieces of `source` and of `file`.
+    pub rebuilt: bool,
 }
 
 /// A true turn boundary: how to keep exactly the turns before it, in every file that the agent reads.
@@ -244,6 +246,19 @@ impl History {
             Some(Err(refusal)) => Err(refusal.clone()),
             None => Err(Refusal::NoSuchTurn { asked: n, turns: self.turns.len() as u32 }),
         }
+    }
+
+    /// The cut point of `undo n`.
+    ///
+    /// # Errors
+    /// As [`History::cut_before`]; and where `n` is in the middle of the last group, which stays as a whole.
+    pub fn undo_point(&self, n: u32) -> Result<&CutPoint, Refusal> {
+        let group = self.turn(n)?.group;
+        let point = self.cut_before(n)?;
+        if self.turns_kept(n) as usize >= self.turns.len() {
+            return Err(Refusal::InsideGroup { asked: n, group });
+        }
+        Ok(point)
     }
 
     /// How sure the boundary before turn `n` is, where `undo n` would cut. A cut that is refused for

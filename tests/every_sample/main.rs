@@ -158,6 +158,25 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
     assert!(turns["kimi-cli"] > 100 && turns["codex"] > 60 && turns["openmax"] > 80, "{turns:?}");
 }
 
+/// `cat undo` once told of cuts that `echo N > undo` then refused: inside a group, of a session that is read only,
+/// of a file that another thread needs.
+#[test]
+fn the_plan_refuses_what_the_undo_would_refuse() {
+    let plans = each_session(|_, store, mount, session| {
+        let id = id(session);
+        let Ok(plan) = fs::read_to_string(mount.session(store, Some(id)).join("undo")) else { return Ok(0) };
+        for (n, line) in plan.lines().skip(1).enumerate() {
+            let dry = store.run(&["undo", id, &n.to_string(), "--dry-run"]);
+            let plan = line.split('\t').nth(2).unwrap();
+            ensure(plan.starts_with("refused: ") == (dry.code != 0), || {
+                format!("turn {n}: the plan says {plan:?}, the command {:?} {:?}", dry.stdout, dry.stderr)
+            })?;
+        }
+        Ok(turns(session).len())
+    });
+    assert!(plans["kimi-cli"] > 100 && plans["codex"] > 60 && plans["openmax"] > 80, "{plans:?}");
+}
+
 /// Whether context.md holds all that the model must be sent, in that order.
 fn same_context(dir: &Path, messages: &Value) -> Check {
     let context =

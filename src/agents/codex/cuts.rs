@@ -98,17 +98,15 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     })
 }
 
-/// The thread without turn `n` and everything after it.
+/// Which undos are refused although the history has their cut points.
 ///
 /// # Errors
-/// Why that cut is refused.
-pub fn plan_undo(
+/// What refuses every undo of this thread.
+pub fn undo_refusals(
     memory: &Arc<Mutex<Memory>>,
     session: &Session,
     history: &History,
-    n: u32,
-) -> Result<UndoPlan> {
-    history.turn(n)?;
+) -> Result<Vec<Result<()>>> {
     not_a_subagent(session)?;
     let current = current(session)?;
     if current.starts_with(ARCHIVED) {
@@ -120,19 +118,49 @@ pub fn plan_undo(
         let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
         return Err(Refusal::CannotCut { what: what.into() });
     }
+    let store = open(session)?;
+    // A revert takes nothing from anybody; a legacy thread loses what stands behind the cut.
+    if mode(&store, current)? != Mode::Legacy {
+        return Ok(vec![Ok(()); history.turns.len()]);
+    }
+    let continuing = memory.lock().continuing(&store)?;
+    let refused = |cut: &Result<CutPoint>| {
+        let Ok(CutPoint { at: Some(at), .. }) = cut else { return Ok(()) };
+        if at.file != *current {
+            let what = "this legacy thread continues another file, which Codex itself never does";
+            return Err(Refusal::CannotCut { what: what.into() });
+        }
+        match continuing.iter().find(|other| other.file == at.id && other.byte > at.byte) {
+            Some(other) => {
+                let (file, by) = (current.display().to_string(), format!("the thread {}", other.thread));
+                Err(Refusal::Needed { file, by })
+            }
+            None => Ok(()),
+        }
+    };
+    Ok(history.cuts.iter().take(history.turns.len()).map(refused).collect())
+}
+
+/// The thread without turn `n` and everything after it.
+///
+/// # Errors
+/// Why that cut is refused.
+pub fn plan_undo(
+    memory: &Arc<Mutex<Memory>>,
+    session: &Session,
+    history: &History,
+    n: u32,
+) -> Result<UndoPlan> {
+    history.undo_point(n)?;
+    if let Some(refused) = undo_refusals(memory, session, history)?.into_iter().nth(n as usize) {
+        refused?;
+    }
+    let current = current(session)?;
     let CutPoint { at: Some(at), .. } = history.cut_before(n)? else { return Err(changed(session)) };
     let store = open(session)?;
     let mut locks = vec![Lock::Gated { gate: coordination_lock(), file: thread_lock(&session.id) }];
     let made = match mode(&store, current)? {
         Mode::Legacy => {
-            if at.file != *current {
-                let what = "this legacy thread continues another file, which Codex itself never does";
-                return Err(Refusal::CannotCut { what: what.into() });
-            }
-            if let Some(by) = memory.lock().continued_by(&store, &at.id, at.byte)? {
-                let file = current.display().to_string();
-                return Err(Refusal::Needed { file, by: format!("the thread {by}") });
-            }
             locks.push(Lock::Lease { file: current.to_owned() });
             let kept = Step::KeepPrefix { file: current.to_owned(), bytes: at.byte };
             Changes { steps: vec![kept], row: None }

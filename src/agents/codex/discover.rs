@@ -60,6 +60,15 @@ struct Known {
     head: Arc<Head>,
 }
 
+/// A thread whose history goes on from within another one's file.
+pub struct Continuing {
+    pub thread: String,
+    /// The id of the rollout that it needs.
+    pub file: String,
+    /// How much of it, bytes.
+    pub byte: u64,
+}
+
 impl Memory {
     /// The thread index as it is now.
     ///
@@ -149,16 +158,18 @@ impl Memory {
         Ok(current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))
     }
 
-    /// A thread whose history continues the rollout `id` behind `byte`, if there is one.
+    /// Every thread whose history continues another one's file.
     ///
     /// # Errors
     /// What prevents listing the store.
-    pub fn continued_by(&mut self, store: &StoreDir, id: &str, byte: u64) -> Result<Option<String>> {
+    pub fn continuing(&mut self, store: &StoreDir) -> Result<Vec<Continuing>> {
         let known = self.known(store)?;
-        let mut continuing = known.values().filter(|known| {
-            base(known).is_some_and(|base| base.thread_id == id && base.end_byte_offset > byte)
+        let continuing = known.values().filter_map(|known| {
+            let base = base(known)?;
+            let (thread, file) = (known.rollout.thread.clone(), base.thread_id.clone());
+            Some(Continuing { thread, file, byte: base.end_byte_offset })
         });
-        Ok(continuing.next().map(|known| known.rollout.thread.clone()))
+        Ok(continuing.collect())
     }
 
     /// Every thread of the store at `root`.

@@ -181,6 +181,7 @@ impl Whole {
             source: part.file.to_path_buf(),
             lines,
             bytes,
+            rebuilt: false,
         };
         let mut all: Vec<Kept> =
             self.parts[..part].iter().map(|part| kept(part, part.lines, part.bytes)).collect();

@@ -117,6 +117,10 @@ impl Agent for Codex {
         cuts::plan_fork(session, history, n, Some(project))
     }
 
+    fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
+        cuts::undo_refusals(&self.memory(&session.key.root), session, history)
+    }
+
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
     }

@@ -25,14 +25,8 @@ use crate::transcript::{EntryKind, StoreDir, read_small};
 
 /// The session without turn `n` and everything after it.
 pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
-    let turns = history.turns.len() as u32;
-    history.turn(n)?;
-    let point = history.cut_before(n)?;
+    let point = history.undo_point(n)?;
     let keeps = history.turns_kept(n);
-    if keeps >= turns {
-        let group = history.turn(n)?.group;
-        return Err(Refusal::InsideGroup { asked: n, group });
-    }
     require_project(session)?;
 
     let mut steps = Vec::new();
@@ -152,7 +146,8 @@ fn last_one(session: &Session) -> Result<bool> {
 
 /// On resume of a session whose work dir is not in kimi.json the client makes a new session with that id
 /// and deletes the context that it finds ("0. Surprises").
-fn require_project(session: &Session) -> Result<()> {
+/// A session without a project is read only.
+pub(super) fn require_project(session: &Session) -> Result<()> {
     match &session.place {
         Place::Project(_) => Ok(()),
         Place::Unplaced { reason } => Err(Refusal::CannotCut {

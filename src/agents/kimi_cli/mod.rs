@@ -76,6 +76,11 @@ impl Agent for KimiCli {
         cuts::plan_fork(session, history, n, Some(project))
     }
 
+    fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
+        cuts::require_project(session)?;
+        Ok(vec![Ok(()); history.turns.len()])
+    }
+
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(session, history, n)
     }

@@ -12,8 +12,8 @@ use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
 use super::records::Message;
 use crate::agents::Agent as _;
 use crate::session::{
-    Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Plan, Promise,
-    Refusal, Result, Session, State, Step, TurnDetail, TurnStatus, UndoPlan,
+    Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Place, Plan,
+    Promise, Refusal, Result, Session, State, Step, TurnDetail, TurnStatus, UndoPlan,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -22,8 +22,8 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     let files = Files::of(&session.key);
     require_entry(session, history, &files)?;
     require_turns(history)?;
-    history.turn(n)?;
-    history.cut_before(n)?;
+    // It also refuses what the boundary refuses; where to cut is told by the messages, read once more below.
+    history.undo_point(n)?;
     let loaded = as_seen(session, history, &files)?;
     let keep = loaded.keep(&files, n as usize)?;
     let edit = EntryEdit::Cut {
@@ -59,6 +59,16 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         based_on: history.files.clone(),
         promise,
     })
+}
+
+/// What the last look at the index says; a cut asks the index itself, which may be large.
+pub(super) fn undo_refusals(session: &Session, history: &History) -> Result<Vec<Result<()>>> {
+    require_turns(history)?;
+    match (&session.title, &session.place) {
+        // Only the index gives titles.
+        (None, Place::Unplaced { reason }) => Err(Refusal::ReadOnlySession { what: reason.clone() }),
+        _ => Ok(vec![Ok(()); history.turns.len()]),
+    }
 }
 
 /// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the

@@ -232,6 +232,7 @@ impl Loaded {
             source: view.file.clone(),
             lines: *lines,
             bytes: view.len.unwrap_or(0),
+            rebuilt: false,
         };
         let mut kept = Vec::new();
         let mut source = &files.messages;
@@ -251,7 +252,8 @@ impl Loaded {
                 (self.message_before(n) as u64, bytes)
             }
         };
-        kept.push(Kept { file: files.messages.clone(), source: source.clone(), lines, bytes });
+        let rebuilt = matches!(keep, Keep::Full { .. });
+        kept.push(Kept { file: files.messages.clone(), source: source.clone(), lines, bytes, rebuilt });
         CutPoint { confidence: Confidence::Exact, kept, at: None }
     }
 }

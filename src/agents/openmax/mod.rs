@@ -84,6 +84,10 @@ impl Agent for OpenMax {
         cuts::plan_fork(session, history, n, Some(project))
     }
 
+    fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
+        cuts::undo_refusals(session, history)
+    }
+
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(session, history, n)
     }

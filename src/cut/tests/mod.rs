@@ -155,6 +155,9 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
             history.turns.pop();
             Ok(history)
         }
+        fn undo_refusals(&self, s: &Session, h: &History) -> Result<Vec<Result<()>>> {
+            Toy.undo_refusals(s, h)
+        }
         fn plan_undo(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::UndoPlan> {
             Toy.plan_undo(s, h, n)
         }

@@ -170,6 +170,7 @@ impl Agent for Toy {
             if live { "context.jsonl".to_owned() } else { format!("context_{}.jsonl", index + 1) }
         };
         let kept = |file: String, source: String, bytes: u64| Kept {
+            rebuilt: false,
             file: session.key.path.join(file),
             source: session.key.path.join(source),
             lines: 0,
@@ -203,6 +204,10 @@ impl Agent for Toy {
             files,
             model: None,
         })
+    }
+
+    fn undo_refusals(&self, _: &Session, history: &History) -> Result<Vec<Result<()>>> {
+        Ok(vec![Ok(()); history.turns.len()])
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {

@@ -61,10 +61,16 @@ pub fn align_without_wire(walk: &Walk, files: &[ContextFile]) -> (Vec<ContextTur
     let keep = |lines: u64, bytes: u64, confidence| {
         let name = PathBuf::from(&live.name);
         let mut kept: Vec<Kept> = earlier.iter().map(whole).collect();
-        kept.push(Kept { file: name.clone(), source: name, lines, bytes });
+        kept.push(Kept { file: name.clone(), source: name, lines, bytes, rebuilt: false });
         if walk.lines > 0 {
             let wire = PathBuf::from(WIRE);
-            kept.push(Kept { file: wire.clone(), source: wire, lines: walk.lines, bytes: walk.end });
+            kept.push(Kept {
+                file: wire.clone(),
+                source: wire,
+                lines: walk.lines,
+                bytes: walk.end,
+                rebuilt: false,
+            });
         }
         CutPoint { confidence, kept, at: None }
     };

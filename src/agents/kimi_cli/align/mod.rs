@@ -272,6 +272,7 @@ impl Cutter<'_> {
             source: PathBuf::from(&file.name),
             lines: line as u64,
             bytes: file.byte_of(line),
+            rebuilt: false,
         });
         files.push(self.wire(group));
         let confidence = if fit.exact { Confidence::Exact } else { Confidence::Aligned };
@@ -287,12 +288,12 @@ impl Cutter<'_> {
             (None, Some(next)) => (next.line - 1, next.start),
             (None, None) => (self.walk.lines, self.walk.end),
         };
-        Kept { file: PathBuf::from(WIRE), source: PathBuf::from(WIRE), lines, bytes }
+        Kept { file: PathBuf::from(WIRE), source: PathBuf::from(WIRE), lines, bytes, rebuilt: false }
     }
 }
 
 fn whole(file: &ContextFile) -> Kept {
     let lines = file.lines.len();
     let name = PathBuf::from(&file.name);
-    Kept { file: name.clone(), source: name, lines: lines as u64, bytes: file.byte_of(lines) }
+    Kept { file: name.clone(), source: name, lines: lines as u64, bytes: file.byte_of(lines), rebuilt: false }
 }
