@@ -239,7 +239,7 @@ fn two_processes_that_recover_at_once_do_it_once() {
     let sample = samples().into_iter().find(|sample| sample.name == "m-autocompact").unwrap();
     let Some(case) = measure(0, &sample, None, "undo 1") else { panic!("undo 1 works") };
     let mut rounds_rolled_back = 0;
-    for k in (1..40).step_by(3) {
+    for k in (1..=case.operations).step_by(2) {
         let (store, known) = prepared(&sample, None).unwrap();
         run(&store, "undo 1", &format!("abort:{k}"));
         let spawn = || child(&store, "recover").stdout(Stdio::piped()).spawn().unwrap();
