@@ -46,6 +46,9 @@ impl Catalog {
     /// Where the system cannot do it: everything is right without, but looked at each time.
     pub fn watch(self: &Arc<Self>, tell: impl Fn(Changed) + Send + 'static) -> io::Result<()> {
         self.watch.begin().map_err(io::Error::other)?;
+        if let Err(error) = self.watch.begin_with_mounts() {
+            log::warn!("what is mounted at a store from now on is seen late: {error}");
+        }
         let catalog = self.clone();
         let listen = move || {
             loop {
@@ -211,12 +214,15 @@ impl Seen {
                 None => false,
             };
             all_told &= told;
-            if told {
-                continue;
-            }
+            // Others may hold it, too: a fork shows the files that it goes on from. Compared by bytes, for there may
+            // be very many.
             let has = |session: &&Arc<Session>| {
-                session.key.root == store.root
-                    && session.files.iter().chain(&session.sidecars).any(|file| file == within)
+                session
+                    .files
+                    .iter()
+                    .chain(&session.sidecars)
+                    .any(|file| file.as_os_str() == within.as_os_str())
+                    && session.key.root == store.root
             };
             sessions.extend(self.by_key.values().filter(has).map(|session| session.key.clone()));
         }

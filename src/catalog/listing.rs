@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, Place, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::Ground;
 use crate::transcript::metrics::count_stats;
 
@@ -225,6 +225,11 @@ impl Indexes {
     }
 }
 
+fn unreadable(store: &Store, why: &Refusal) -> Damage {
+    let file = store.root.to_string_lossy().into_owned();
+    Damage { file, line: 1, byte: 0, class: DamageClass::Sidecar, message: why.to_string() }
+}
+
 /// Equal times: the order must still be the same at each look.
 fn newest_first(a: &Session, b: &Session) -> std::cmp::Ordering {
     b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key))
@@ -244,6 +249,7 @@ fn with_a_place(session: &Arc<Session>) -> Arc<Session> {
 impl Catalog {
     /// Looks at every store now, except at those of which everything is heard and nothing was.
     pub(super) fn look(&self) -> Result<Arc<Seen>> {
+        self.watch.follow_moved_stores();
         let any_covered = (0..self.stores.len()).any(|store| self.watch.covers(store));
         let caught_up = any_covered && self.watch.catch_up();
         let quiet = |seen: &Seen, store: usize, heard: &[u64]| {
@@ -271,7 +277,13 @@ impl Catalog {
                 found.push(before.clone());
                 continue;
             }
-            let mut now = store.agent.discover(&store.root, before)?;
+            let mut now = match store.agent.discover(&store.root, before) {
+                Ok(now) => now,
+                // The other stores have nothing to do with it.
+                Err(refusal) => {
+                    Discovery { problems: vec![unreadable(store, &refusal)], ..Default::default() }
+                }
+            };
             for session in &mut now.sessions {
                 // What did not change is in memory once.
                 if let Some(known) = previous.by_key.get(&session.key).filter(|known| *known == session) {
@@ -279,7 +291,8 @@ impl Catalog {
                 }
             }
             let nothing = |found: &Discovery| found.directories.is_empty() && found.sessions.is_empty();
-            found.push(if nothing(&now) && nothing(before) { before.clone() } else { Arc::new(now) });
+            let same = nothing(&now) && nothing(before) && now.problems == before.problems;
+            found.push(if same { before.clone() } else { Arc::new(now) });
         }
         if !found.is_empty()
             && found.iter().zip(&previous.found).all(|(now, before)| Arc::ptr_eq(now, before))

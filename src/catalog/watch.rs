@@ -18,6 +18,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::{Condvar, Mutex};
 
 use super::Store;
+use crate::host::mountinfo::{self, MountEntry};
 use crate::transcript::file_system_is_tested;
 use crate::transcript::metrics::count_event;
 
@@ -82,7 +83,12 @@ struct Heard {
     covered: AtomicU64,
     /// What cannot be watched, and why.
     polled: Mutex<BTreeMap<PathBuf, String>>,
+    /// The directory that stood at the root's path when it was watched.
+    place: Mutex<Option<Identity>>,
 }
+
+/// Device and inode.
+type Identity = (u64, u64);
 
 /// How the changes of one store are noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +109,7 @@ impl Watch {
             unsettled: AtomicU64::new(0),
             covered: AtomicU64::new(0),
             polled: Mutex::default(),
+            place: Mutex::default(),
         };
         let ears = Ears {
             stores: stores.iter().map(heard).collect(),
@@ -189,6 +196,38 @@ impl Watch {
         }
     }
 
+    /// A watch stays with the directory that was watched. Where another one stands at a store's path now (a link
+    /// or a directory above it was replaced, something was mounted), nothing is heard of that one: all is lost.
+    pub fn follow_moved_stores(&self) {
+        let moved = |store: &&Heard| {
+            let noted = *store.place.lock();
+            noted.is_some() && store.is_covered() && noted != store.identity()
+        };
+        if let Some(moved) = self.ears.stores.iter().find(moved) {
+            self.ears.lose(&format!("another directory stands at {}", moved.root.display()));
+        }
+    }
+
+    /// Watches what is mounted at, above or in the stores, on a thread of its own.
+    ///
+    /// # Errors
+    /// When /proc or a thread is not to be had.
+    pub fn begin_with_mounts(&self) -> std::io::Result<()> {
+        let changes = mountinfo::Changes::open()?;
+        let ears = self.ears.clone();
+        let watch = move || {
+            let mut before = ears.mounts();
+            while changes.wait().is_ok() {
+                let now = ears.mounts();
+                if now != before {
+                    ears.lose("something was mounted or unmounted at a store");
+                    before = now;
+                }
+            }
+        };
+        std::thread::Builder::new().name("mounts".into()).spawn(watch).map(drop)
+    }
+
     /// An own change, which is known before its event comes.
     pub fn tell_of(&self, path: PathBuf) {
         self.ears.note(path, true, false);
@@ -246,6 +285,8 @@ impl Watch {
                 },
             )
             .collect();
+        // Before anything in it is watched: what takes its place meanwhile has another identity.
+        *heard.place.lock() = heard.identity();
         let mut watched = self.watched.lock();
         let old: Vec<PathBuf> = watched
             .iter()
@@ -310,6 +351,13 @@ fn reason(error: &notify::Error) -> String {
 }
 
 impl Heard {
+    /// Of what stands at the root's path now.
+    fn identity(&self) -> Option<Identity> {
+        use std::os::unix::fs::MetadataExt as _;
+        let facts = std::fs::metadata(&self.root).ok()?;
+        Some((facts.dev(), facts.ino()))
+    }
+
     fn is_covered(&self) -> bool {
         let covered = self.covered.load(Ordering::SeqCst);
         covered > self.unsettled.load(Ordering::SeqCst)
@@ -367,6 +415,19 @@ impl Ears {
         news.unsettled |= unsettles;
         news.paths.insert(path);
         self.arrived.notify_one();
+    }
+
+    /// What is mounted at, above or in the stores.
+    fn mounts(&self) -> Vec<MountEntry> {
+        let roots: Vec<PathBuf> =
+            self.stores.iter().filter_map(|store| store.root.canonicalize().ok()).collect();
+        let concerns = |mount: &MountEntry| {
+            let at = &mount.mount_point;
+            !mount.is_turnfs() && roots.iter().any(|root| root.starts_with(at) || at.starts_with(root))
+        };
+        let mut mounts = mountinfo::read().unwrap_or_default();
+        mounts.retain(concerns);
+        mounts
     }
 
     fn lose(&self, what: &str) {

@@ -402,11 +402,15 @@ pub(super) fn take_hands(
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (file, evidence) = match &held {
             HeldByWriter::Open(file) => (file, format!("has {} open for writing", name(file))),
-            HeldByWriter::Claim(file) => {
-                (file, format!("holds {}, which `force` does not override", name(file)))
-            }
+            HeldByWriter::Lock { file, .. } => (file, format!("holds {}", name(file))),
         };
-        live(agent, processes::writer_of(&store.path().join(file)), evidence, asked)
+        let pid = processes::writer_of(&store.path().join(file));
+        match held {
+            HeldByWriter::Lock { forcible: false, .. } => {
+                Refusal::Locked { writer: Writer { agent: agent.kind(), pid, evidence } }
+            }
+            _ => live(agent, pid, evidence, asked),
+        }
     })
 }
 

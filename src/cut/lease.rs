@@ -131,8 +131,8 @@ pub(super) enum OnWriter {
 pub(super) enum HeldByWriter {
     /// The file is open for writing somewhere else.
     Open(PathBuf),
-    /// Somebody holds the lock that stands for having the session open.
-    Claim(PathBuf),
+    /// Somebody holds the lock that stands for having the session open; whether it can be overridden.
+    Lock { file: PathBuf, forcible: bool },
 }
 
 impl Hands {
@@ -154,14 +154,14 @@ impl Hands {
                 Lock::Claim { file } => {
                     let Some(open) = store.write(file)? else { continue };
                     let Some(claim) = Flock::within(open, Duration::ZERO)? else {
-                        return Ok(Err(HeldByWriter::Claim(file.clone())));
+                        return Ok(Err(HeldByWriter::Lock { file: file.clone(), forcible: false }));
                     };
                     hands.flocks.push(claim);
                 }
                 Lock::Gated { gate, file } => match Gated::take(store, gate, file)? {
                     Some(gated) => hands.gated.push(gated),
                     None if on_writer == OnWriter::GoOn => {}
-                    None => return Ok(Err(HeldByWriter::Claim(file.clone()))),
+                    None => return Ok(Err(HeldByWriter::Lock { file: file.clone(), forcible: true })),
                 },
             }
         }

@@ -1,12 +1,9 @@
 //! What can end a daemon, each watched by a thread that blocks until it happens.
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -69,7 +66,7 @@ pub fn watch_session(sender: Sender<News>, mounted: Mounted) -> io::Result<()> {
 /// When no thread can be started.
 pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) -> io::Result<()> {
     thread("mountinfo", move || {
-        let Ok(file) = File::open("/proc/self/mountinfo") else { return };
+        let Ok(changes) = mountinfo::Changes::open() else { return };
         loop {
             let Ok(mounts) = mountinfo::read() else { return };
             if !mounts.iter().any(|mount| mount.device == device && mount.mount_point == path) {
@@ -77,11 +74,8 @@ pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) -> i
                 let _ = sender.send(News::MountGone);
                 return;
             }
-            // The kernel reports a changed mount table as an exceptional condition of the open file.
-            let mut fds = [PollFd::new(&file, PollFlags::PRI)];
-            match poll(&mut fds, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(_) => return,
+            if changes.wait().is_err() {
+                return;
             }
         }
     })

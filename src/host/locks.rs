@@ -14,8 +14,16 @@ pub fn holder(file: &Path, device: Device, inode: u64) -> Option<Option<u32>> {
         // On stacked file systems the kernel names another device than stat does: then the holder's own
         // descriptors tell.
         let is_it = of == device || processes::process(pid?)?.has_open(file);
-        is_it.then_some(pid)
+        is_it.then(|| pid.map(|pid| holder_now(pid, file)))
     })
+}
+
+/// A lock stays with its descriptor, also when the process that took it has handed that on and ended.
+fn holder_now(pid: u32, file: &Path) -> u32 {
+    if processes::process(pid).is_some_and(|process| process.has_open(file)) {
+        return pid;
+    }
+    processes::others().find(|process| process.has_open(file)).map_or(pid, |process| process.pid)
 }
 
 /// The holders of exclusive flocks on files with that inode number, and the devices. Lines have the form

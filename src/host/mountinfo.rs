@@ -2,9 +2,13 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 /// The file system type of all our mounts.
 pub const FS_TYPE: &str = "fuse.turnfs";
@@ -46,6 +50,30 @@ impl MountEntry {
 /// When /proc is not there.
 pub fn read() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Tells when something is mounted or unmounted.
+pub struct Changes(File);
+
+impl Changes {
+    /// # Errors
+    /// When /proc is not there.
+    pub fn open() -> io::Result<Changes> {
+        File::open("/proc/self/mountinfo").map(Changes)
+    }
+
+    /// Waits for the next change since the last wait (or since it was opened).
+    ///
+    /// # Errors
+    /// When there will be no more news.
+    pub fn wait(&self) -> io::Result<()> {
+        // The kernel reports a changed mount table as an exceptional condition of the open file.
+        let mut fds = [PollFd::new(&self.0, PollFlags::PRI)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
 }
 
 /// The mount that is seen at exactly `path`: of several on one place, the last one covers the others.

@@ -31,6 +31,9 @@ pub enum Refusal {
         "{writer} has this session open; close it, use `fork`, or write `force {asked}` (with the command: --force)"
     )]
     Live { writer: Writer, asked: String },
+    /// What `force` does not override.
+    #[error("{writer} has this session open, and nothing may be cut under it; close it, or use `fork`")]
+    Locked { writer: Writer },
     /// Another session goes on from what would be cut off.
     #[error("{by} continues {file} behind this cut, so cutting it would break that session; use `fork`")]
     Needed { file: String, by: String },
@@ -104,7 +107,10 @@ impl Refusal {
             Refusal::NoSuchTurn { .. } | Refusal::InsideGroup { .. } | Refusal::NothingToRedo { .. } => {
                 Errno::RANGE
             }
-            Refusal::Live { .. } | Refusal::StillRunning { .. } | Refusal::Needed { .. } => Errno::BUSY,
+            Refusal::Live { .. }
+            | Refusal::Locked { .. }
+            | Refusal::StillRunning { .. }
+            | Refusal::Needed { .. } => Errno::BUSY,
             Refusal::StoreLocked { .. } => Errno::AGAIN,
             Refusal::Changed { .. } | Refusal::MovedOn { .. } => Errno::STALE,
             Refusal::Damaged { .. } => Errno::UCLEAN,

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::stamp::{Ground, Stamp};
@@ -62,7 +62,9 @@ impl StoreDir {
         match rustix::fs::openat(CWD, root, DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(handle) => {
                 let ground = Ground::of(&handle);
-                Ok(Some(StoreDir { handle, path: root.to_owned(), ground }))
+                let dir = StoreDir { handle, path: root.to_owned(), ground };
+                dir.must_be_readable()?;
+                Ok(Some(dir))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(Refusal::Io { action: "cannot open", path: root.to_owned(), errno }),
@@ -134,9 +136,17 @@ impl StoreDir {
     /// # Errors
     /// ELOOP for a symlink anywhere on the way, and what the system reports.
     pub fn dir(&self, dir: &Path) -> Result<Option<StoreDir>> {
-        let handle = self.resolve("cannot open", dir, DIRECTORY)?;
-        let ground = self.ground;
-        Ok(handle.map(|handle| StoreDir { handle, path: self.path.join(dir), ground }))
+        let Some(handle) = self.resolve("cannot open", dir, DIRECTORY)? else { return Ok(None) };
+        let dir = StoreDir { handle, path: self.path.join(dir), ground: self.ground };
+        dir.must_be_readable()?;
+        Ok(Some(dir))
+    }
+
+    /// An open with `O_PATH` asks for no permission. Told here, where a directory is opened, it is a problem of
+    /// that directory.
+    fn must_be_readable(&self) -> Result<()> {
+        let readable = rustix::fs::accessat(&self.handle, ".", Access::READ_OK, AtFlags::EACCESS);
+        readable.map_err(|errno| Refusal::Io { action: "cannot open", path: self.path.clone(), errno })
     }
 
     /// The names in this directory, sorted, without `.` and `..`.

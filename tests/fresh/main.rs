@@ -7,6 +7,7 @@
 mod support;
 
 mod edits;
+mod elsewhere;
 mod kinds;
 mod odd_file_systems;
 mod passthrough;

@@ -7,6 +7,7 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::parse::{self, Message, Wire};
+use super::records::{TextKey, is_the_clients_own};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{StoreDir, scan_bytes};
@@ -96,17 +97,12 @@ pub(super) fn of_context(dir: &StoreDir, context: &Path) -> Result<Head> {
             && record.role.plain() == "user"
         {
             let text = record.content.text().unwrap_or_default();
-            if !is_the_clients_own(&text) {
+            if !is_the_clients_own(&TextKey::of(&text)) {
                 head.first_prompt = Some(text.chars().take(PROMPT_CHARS).collect());
             }
         }
     });
     Ok(head)
-}
-
-/// Whether the client wrote this user record itself: notifications, reminders, summaries, notes.
-fn is_the_clients_own(text: &str) -> bool {
-    ["<system>", "<system-reminder>", "<notification "].iter().any(|prefix| text.starts_with(prefix))
 }
 
 /// Reads until the buffer is full or the file ends; bytes read.

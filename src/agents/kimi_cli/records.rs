@@ -210,6 +210,21 @@ pub fn is_injected(text: &TextKey) -> bool {
     INJECTED.iter().any(|prefix| text.starts_with(prefix))
 }
 
+/// Other user records that the client writes and that are no turns, wherever they stand.
+const NO_TURNS: [&str; 6] = [
+    COMPACTION_SUMMARY,
+    "<system>The user has added an additional directory",
+    "<system>The user just ran `/init`",
+    "<system>The user has imported context from",
+    "<system>You just got a D-Mail",
+    "<system>CHECKPOINT ",
+];
+
+/// Whether the client wrote this user record itself. Without a wire only the text tells.
+pub fn is_the_clients_own(text: &TextKey) -> bool {
+    is_injected(text) || NO_TURNS.iter().any(|prefix| text.starts_with(prefix))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]

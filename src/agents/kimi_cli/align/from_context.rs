@@ -5,22 +5,11 @@
 
 use std::path::PathBuf;
 
-use super::super::records::{COMPACTION_SUMMARY, ContextFile, TextKey, is_injected};
+use super::super::records::{COMPACTION_SUMMARY, ContextFile, TextKey, is_the_clients_own};
 use super::super::turns::Walk;
 use super::epoch::candidate_runs;
 use super::{Alignment, PlaceOption, Refused, WIRE, whole};
 use crate::session::{Confidence, CutPoint, Kept};
-
-/// User records that the client writes and that are no turns, wherever they stand.
-const NO_TURNS: [&str; 7] = [
-    COMPACTION_SUMMARY,
-    "<system>The user has added an additional directory",
-    "<system>The user just ran `/init`",
-    "<system>The user has imported context from",
-    "<system>You just got a D-Mail",
-    "<system>CHECKPOINT ",
-    "<notification ",
-];
 
 /// A turn read from the context.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +36,7 @@ pub fn align_without_wire(walk: &Walk, files: &[ContextFile]) -> (Vec<ContextTur
         .first()
         .is_some_and(|first| first.text.starts_with(COMPACTION_SUMMARY));
     let from = if compacted { live.behind_first_usage().unwrap_or(0) } else { 0 };
-    let runs = candidate_runs(live, from, |_| false)
-        .into_iter()
-        .filter(|run| !is_injected(&run.text) && !NO_TURNS.iter().any(|prefix| run.text.starts_with(prefix)));
+    let runs = candidate_runs(live, from, |_| false).into_iter().filter(|run| !is_the_clients_own(&run.text));
     let turns: Vec<ContextTurn> = runs
         .map(|run| ContextTurn {
             line: run.line as u64 + 1,
