@@ -96,7 +96,7 @@ fn a_store_that_is_mounted_later_is_shown_and_gone_when_it_is_unmounted() {
     assert!(two.names(FIRST).is_empty());
     let late = two.other.parent().unwrap().with_file_name("late");
     if rustix::mount::mount(&two.other, &late, "", MountFlags::BIND, c"").is_err() {
-        eprintln!("skipped: a bind mount is not permitted here");
+        crate::support::skipped::skipped("a bind mount is not permitted here");
         return;
     }
     let bound = Bound(late);
