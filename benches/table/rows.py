@@ -43,7 +43,7 @@ class Bench:
     rounds: int
 
     def mount(self, name, *roots):
-        return Mount(self.turnfs, self.scratch / name, roots)
+        return Mount(self.turnfs, self.scratch / f"mount-{name}", roots)
 
 
 def ratio(name, ours, floor, target, what):

@@ -63,6 +63,10 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         output::json(out, &rows)?;
         return Ok(Exit::Done);
     }
+    if rows.is_empty() && !listing.problems.is_empty() {
+        // Whether there are none cannot be told.
+        return Ok(Exit::Failed);
+    }
     if rows.is_empty() {
         match args.all {
             true => output::complain("no sessions in any store"),

@@ -118,11 +118,11 @@ pub fn undo_refusals(
         let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
         return Err(Refusal::CannotCut { what: what.into() });
     }
-    let store = open(session)?;
     // A revert takes nothing from anybody; a legacy thread loses what stands behind the cut.
-    if mode(&store, current)? != Mode::Legacy {
+    if session.history_mode.as_deref() != Some(Mode::Legacy.name()) {
         return Ok(vec![Ok(()); history.turns.len()]);
     }
+    let store = open(session)?;
     let continuing = memory.lock().continuing(&store)?;
     let refused = |cut: &Result<CutPoint>| {
         let Ok(CutPoint { at: Some(at), .. }) = cut else { return Ok(()) };
