@@ -311,7 +311,10 @@ impl Mount {
         let log = daemon.stderr.take().map(read_all);
         let mut mount = Mount { path: path.to_owned(), daemon, log };
         let start = Instant::now();
-        while !(is_mounted(path) && fs::metadata(path).is_ok()) {
+        // By its device: where a dead mount is cleared first, the bare directory answers for a moment.
+        let outside = path.parent().unwrap().metadata().unwrap().dev();
+        let answers = || fs::metadata(path).is_ok_and(|facts| facts.dev() != outside);
+        while !(is_mounted(path) && answers()) {
             if let Some(status) = mount.daemon.try_wait().unwrap() {
                 panic!("the daemon ended with {status}: {}", mount.take_log());
             }
