@@ -109,7 +109,8 @@ fn many_starts_at_once_make_one_daemon() {
     assert_eq!(said.lines().filter(|line| line.starts_with("already mounted")).count(), 4, "{said}");
     let lines = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert_eq!(lines.lines().filter(|line| line.contains(at.to_str().unwrap())).count(), 1);
-    assert_eq!(daemons(&at).len(), 1);
+    // Those that had nothing to do say so and end.
+    eventually("one daemon", || daemons(&at).len() == 1);
     store.run(&["umount", "m"]).ok();
 }
 
