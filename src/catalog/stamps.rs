@@ -29,6 +29,11 @@ impl Names {
         Ok(stamp(key, ground, &key.path)?.filter(|stamp| stamp.kind == EntryKind::Dir))
     }
 
+    /// What they name, relative to the store's root.
+    pub fn files(&self, key: &SessionKey) -> impl Iterator<Item = PathBuf> {
+        self.names.iter().flatten().map(|name| key.path.join(name))
+    }
+
     /// Whether they are the same now. The directory itself is read only while its stamp proves nothing: whoever
     /// watches it would hear of each reading.
     pub fn are_true(&mut self, key: &SessionKey, ground: &Ground) -> Result<bool> {

@@ -136,6 +136,13 @@ impl Known {
         files.extend(
             history.files.iter().map(|view| view.file.clone()).filter(|file| !session.files.contains(file)),
         );
+        if history.state == State::Unsupported {
+            // Nothing was read, and what is in the way may have come after the list was made: whatever is there
+            // counts, or the verdict would stay.
+            let there = names.files(&session.key).chain(session.sidecars.iter().cloned());
+            let new: Vec<PathBuf> = there.filter(|file| !files.contains(file)).collect();
+            files.extend(new);
+        }
         let stamps = stamps(&session.key, &ground, &files)?;
         let unchanged = stamps[..before.len()] == before[..] && names.are_true(&session.key, &ground)?;
         // What was read is what is there under that name.
