@@ -4,7 +4,7 @@
 //! start removes them; from the entry on the fork is complete and stays. A file that is found without an entry
 //! counts when it has its name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::disk::Tree;
 use super::entry::{self, beside};
@@ -32,6 +32,7 @@ pub(super) fn make(
     }
     let record = Record {
         new_files: files.iter().map(|(file, _)| NewFile { file: file.clone() }).collect(),
+        new_dirs: missing_above(fork.store, files)?,
         entry: entry::resolve(fork.agent, fork.store, fork.plan)?,
         row: row.cloned(),
         ..fork.record()
@@ -44,6 +45,20 @@ pub(super) fn make(
         Ok(()) => Ok(fork.plan.promise.id.clone()),
         Err(refusal) => Err(fork.withdrawn(take_out(fork, &record, row_touched), refusal)),
     }
+}
+
+/// The directories above these files that are not there, outermost first.
+fn missing_above(store: &Tree, files: &[(PathBuf, Content)]) -> Result<Vec<NewFile>> {
+    let mut missing: Vec<PathBuf> = Vec::new();
+    for (file, _) in files {
+        let above: Vec<&Path> = file.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
+        for dir in above.into_iter().rev() {
+            if !missing.iter().any(|known| known == dir) && store.stat(dir)?.is_none() {
+                missing.push(dir.to_owned());
+            }
+        }
+    }
+    Ok(missing.into_iter().map(|file| NewFile { file }).collect())
 }
 
 fn build(
@@ -139,6 +154,9 @@ fn remove(store: &Tree, record: &Record) -> Result<()> {
     for NewFile { file } in record.new_files.iter().rev() {
         store.unlink(&beside(file))?;
         store.unlink_durably(file)?;
+    }
+    for NewFile { file: dir } in record.new_dirs.iter().rev() {
+        store.remove_if_empty(dir)?;
     }
     Ok(())
 }

@@ -247,6 +247,14 @@ impl Tree {
         Ok(())
     }
 
+    /// Removes a directory, unless something is in it; one that is not there is fine.
+    pub fn remove_if_empty(&self, relative: &Path) -> Result<()> {
+        match self.remove(relative, AtFlags::REMOVEDIR) {
+            Err(Refusal::Io { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Removes a directory and all in it; one that is not there is fine.
     pub fn remove_dir(&self, relative: &Path) -> Result<()> {
         if self.stat(relative)?.is_none() {

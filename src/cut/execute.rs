@@ -70,6 +70,7 @@ pub(super) fn undo(
         changes,
         new_dir: None,
         new_files: Vec::new(),
+        new_dirs: Vec::new(),
         entry,
         row: row.clone(),
         spread: plan.promise.transcript.as_os_str().is_empty(),

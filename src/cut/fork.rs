@@ -114,6 +114,7 @@ impl Fork<'_> {
             changes: Vec::new(),
             new_dir: None,
             new_files: Vec::new(),
+            new_dirs: Vec::new(),
             entry: None,
             row: None,
             spread: false,

@@ -52,6 +52,9 @@ pub(super) struct Record {
     /// For a fork of files that stand beside others: all of them, in the order in which they are made.
     #[serde(default)]
     pub new_files: Vec<NewFile>,
+    /// The directories above those that were not there, outermost first.
+    #[serde(default)]
+    pub new_dirs: Vec<NewFile>,
     /// The session's entry in its store's shared index.
     #[serde(default)]
     pub entry: Option<EntryChange>,
