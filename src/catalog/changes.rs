@@ -52,7 +52,7 @@ impl Catalog {
         let catalog = self.clone();
         let listen = move || {
             loop {
-                let news = catalog.watch.next(catalog.has_to_poll());
+                let news = catalog.watch.next(catalog.has_to_poll(), catalog.views.any_believed());
                 let began = Instant::now();
                 let (changed, looked) = catalog.take_in(news);
                 let took = began.elapsed();
@@ -117,6 +117,12 @@ impl Catalog {
     fn take_in(&self, news: News) -> (Changed, bool) {
         let before = self.seen.read().clone();
         let mut changed = Changed { everything: news.everything, ..Changed::default() };
+        if news.quiet {
+            changed.sessions.extend(self.views.prove_the_believed(|view| self.prove(view)));
+            if !news.poll {
+                return (changed, false);
+            }
+        }
         let mut look = news.everything || news.poll || news.unsettled;
         for path in &news.paths {
             look |= !before.concerned_by(path, &self.stores, &mut changed.sessions);
@@ -125,6 +131,7 @@ impl Catalog {
             // What nobody tells of may have changed.
             changed.sessions.extend(self.polled_sessions(&before));
         }
+        self.views.doubt(&changed.sessions);
         let after = if look { None } else { self.look_at(&changed.sessions, &news.heard) };
         let looked = after.is_none();
         if looked {

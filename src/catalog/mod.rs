@@ -19,13 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::agents::{self, Agent};
 use crate::host::Environment;
 use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
-use crate::transcript;
 use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{self, Evidence, StoreDir};
 
 pub use changes::Changed;
 pub use listing::{Listed, Listing};
@@ -71,7 +72,11 @@ pub struct View {
     pub version: u64,
     /// For each turn a number that only views have in which it is the very same text.
     turn_versions: Vec<u64>,
-    /// Whether the files had not changed for so long that their stamps prove it.
+    /// When one of its files changed last.
+    last_change: Option<Timestamp>,
+    /// The transcripts as they were read, where a part of them can be proven alone.
+    evidence: Arc<Vec<Evidence>>,
+    /// Whether the other files had not changed for so long that their stamps prove it.
     settled: AtomicBool,
 }
 
@@ -81,9 +86,35 @@ impl View {
         self.turn_versions.get(n as usize).copied()
     }
 
-    /// Whether nothing has changed for longer than the steps of the coarsest clock.
-    pub fn is_settled(&self) -> bool {
-        self.settled.load(Ordering::Relaxed)
+    /// Whether all that was read certainly is what is on disk, if the stamps are the same.
+    pub fn is_proven(&self) -> bool {
+        self.settled.load(Ordering::Relaxed) && self.evidence.iter().all(Evidence::proves_all)
+    }
+
+    /// Whether a file of the session changed a moment ago, so that it may well change again: what is shown of it
+    /// is made at once then, while it can be made.
+    pub fn changed_lately(&self) -> bool {
+        const A_MOMENT: SignedDuration = SignedDuration::from_secs(2);
+        let since = |changed: Timestamp| transcript::clock().duration_since(changed);
+        self.last_change.is_some_and(|changed| since(changed) < A_MOMENT)
+    }
+
+    /// As [`View::is_proven`], of the records of one turn.
+    pub fn proves(&self, turn: &Turn) -> bool {
+        let proven = |(file, span): (&Path, _)| match self.evidence_of(file) {
+            Some(evidence) => evidence.proves(&span),
+            None => self.settled.load(Ordering::Relaxed),
+        };
+        turn.ranges().all(proven)
+    }
+
+    fn evidence_of(&self, file: &Path) -> Option<&Evidence> {
+        self.evidence.iter().find(|evidence| evidence.file == file)
+    }
+
+    /// Whether other bytes were found on disk than the ones that were read.
+    fn is_refuted(&self) -> bool {
+        self.evidence.iter().any(Evidence::is_refuted)
     }
 }
 
@@ -189,15 +220,24 @@ impl Catalog {
         self.views.view(key, || self.session(key))
     }
 
-    /// Reads the record bytes of a turn of this view.
+    /// Reads the record bytes of a turn of this view, and compares them with what the view saw where that is
+    /// not proven.
     ///
     /// # Errors
-    /// [`Refusal::Changed`] when the file is shorter than the view saw.
+    /// [`Refusal::Changed`] when they are others now, or the file is shorter than the view saw.
     pub fn span(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
+        let SessionKey { agent, root, .. } = &view.session.key;
         let mut bytes = Vec::new();
         for (file, span) in turn.ranges() {
-            let piece = transcript::read_range(&view.session.key.root, file, span)?;
-            count_bytes(view.session.key.agent, ReadKind::Transcript, piece.len() as u64);
+            let piece = match view.evidence_of(file).filter(|evidence| !evidence.proves(&span)) {
+                Some(evidence) => {
+                    let (piece, read) = evidence.read(&open(&view.session)?, span)?;
+                    count_bytes(*agent, ReadKind::Check, read - piece.len() as u64);
+                    piece
+                }
+                None => transcript::read_range(root, file, span)?,
+            };
+            count_bytes(*agent, ReadKind::Transcript, piece.len() as u64);
             if bytes.is_empty() {
                 bytes = piece;
             } else {
@@ -205,6 +245,22 @@ impl Catalog {
             }
         }
         Ok(bytes)
+    }
+
+    /// Compares all that this view saw and that is not proven with what is on disk.
+    ///
+    /// # Errors
+    /// [`Refusal::Changed`] when it is something else now.
+    pub fn prove(&self, view: &View) -> Result<()> {
+        if view.evidence.iter().all(Evidence::proves_all) {
+            return Ok(());
+        }
+        let store = open(&view.session)?;
+        for evidence in view.evidence.iter() {
+            let read = evidence.read_the_rest(&store)?;
+            count_bytes(view.session.key.agent, ReadKind::Check, read);
+        }
+        Ok(())
     }
 
     /// The sub-agent sessions of a session.
@@ -227,6 +283,10 @@ impl Catalog {
         let above = |path: &Path| SessionKey { path: path.into(), ..key.clone() };
         key.path.ancestors().skip(1).find_map(|path| seen.by_key.get(&above(path)).cloned())
     }
+}
+
+fn open(session: &Session) -> Result<StoreDir> {
+    StoreDir::open(&session.key.root)?.ok_or_else(|| gone(&session.key))
 }
 
 fn gone(key: &SessionKey) -> Refusal {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::Stamps;
 use crate::session::{Refusal, Result, SessionKey};
-use crate::transcript::{EntryKind, Ground, Stamp};
+use crate::transcript::{self, EntryKind, Ground, Stamp};
 
 /// The names in a session's directory, where it is one: a new file there is a change.
 pub(super) struct Names {
@@ -20,7 +20,7 @@ pub(super) struct Names {
 
 impl Names {
     pub fn read(key: &SessionKey, ground: &Ground) -> Result<Names> {
-        let listed_at = Timestamp::now();
+        let listed_at = transcript::clock();
         let stamp = Names::stamp(key, ground)?;
         Ok(Names { names: names(key)?, stamp, listed_at })
     }

@@ -1,7 +1,7 @@
 //! Histories in memory, and when they may be shown: only after the stamps of every file that they came
 //! from were compared with the disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::agents;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Ground, Passes, Stamp};
+use crate::transcript::{self, Evidence, Ground, Passes, Stamp};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
@@ -24,6 +24,8 @@ const KEPT: usize = 512;
 const GROWING: usize = 32;
 /// How long the answer to "who has it open" is good for, where the last turn has no end.
 const WRITER_GOOD_FOR: Duration = Duration::from_secs(1);
+/// The longest transcript, bytes, that is hashed at each look while its stamps prove nothing.
+const HASHED_AT_EACH_LOOK: u64 = 1 << 20;
 /// How often a session is read again that changes while it is being read.
 const ATTEMPTS: u32 = 3;
 
@@ -39,6 +41,8 @@ pub(super) struct Views {
 #[derive(Default)]
 struct Slot {
     used: AtomicU64,
+    /// How often something was heard of the session.
+    doubts: AtomicU64,
     known: Mutex<Option<Known>>,
     passes: Mutex<Passes>,
 }
@@ -51,6 +55,10 @@ struct Known {
     ground: Ground,
     /// Before the bytes were read.
     read_at: Timestamp,
+    /// [`Slot::doubts`] before that.
+    doubts: u64,
+    /// What is believed was compared once since then, or cannot be.
+    left_believed: bool,
     writer_asked: Instant,
     /// The last turn's status as it was read.
     last_status: Option<TurnStatus>,
@@ -61,17 +69,22 @@ impl Views {
     /// something has to be.
     pub fn view(&self, key: &SessionKey, session: impl Fn() -> Result<Arc<Session>>) -> Result<Arc<View>> {
         let slot = self.slot(key);
+        let doubts = slot.doubts.load(Ordering::Acquire);
         let mut known = slot.known.lock();
         if let Some(known) = known.as_mut()
-            && known.is_true(key)?
+            && known.is_true(key, doubts)?
         {
             known.ask_for_writer();
             return Ok(known.view.clone());
         }
         let previous = known.take().map(|known| known.view);
+        if previous.as_ref().is_some_and(|view| view.is_refuted()) {
+            // What was believed is not so: nothing of it may be gone on from.
+            *slot.passes.lock() = Passes::default();
+        }
         for _ in 0..ATTEMPTS {
             let mut passes = slot.passes.lock();
-            if let Some(fresh) = Known::read(session()?, previous.as_deref(), &mut passes)? {
+            if let Some(fresh) = Known::read(session()?, previous.as_deref(), &mut passes, doubts)? {
                 drop(passes);
                 let view = fresh.view.clone();
                 *known = Some(fresh);
@@ -87,6 +100,55 @@ impl Views {
 
     pub fn forget(&self, key: &SessionKey) {
         self.slots.lock().remove(key);
+    }
+
+    /// Something was heard of these sessions: no stamp that was taken before vouches for them any more. (A write
+    /// gets its time before its bytes are there, so a stamp may be older than what it stands for.)
+    pub fn doubt(&self, sessions: &HashSet<SessionKey>) {
+        let slots = self.slots.lock();
+        for slot in sessions.iter().filter_map(|key| slots.get(key)) {
+            slot.doubts.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether there is a view of which something is believed and could be proven.
+    pub fn any_believed(&self) -> bool {
+        let believed = |slot: &Arc<Slot>| {
+            slot.known.try_lock().is_some_and(|known| {
+                known.as_ref().is_some_and(|known| !known.view.is_refuted() && known.believes())
+            })
+        };
+        self.growing.lock().iter().any(believed)
+    }
+
+    /// Compares what is believed with what is on disk, and returns the sessions of which that is wrong.
+    pub fn prove_the_believed(&self, prove: impl Fn(&View) -> Result<()>) -> Vec<SessionKey> {
+        let slots = self.growing.lock().clone();
+        let mut wrong = Vec::new();
+        for slot in slots {
+            let view = match slot.known.try_lock().as_deref_mut() {
+                Some(Some(known)) if known.believes() => {
+                    match known.vouching_stamps() {
+                        Some(true) => {}
+                        // Too young: in a second.
+                        Some(false) => continue,
+                        // Another file than was read: for whoever looks at the session next.
+                        None => {
+                            known.left_believed = true;
+                            continue;
+                        }
+                    }
+                    known.left_believed = true;
+                    known.view.clone()
+                }
+                _ => continue,
+            };
+            // Another reason than changed bytes is for whoever looks at the session to meet.
+            if let Err(Refusal::Changed { .. }) = prove(&view) {
+                wrong.push(view.session.key.clone());
+            }
+        }
+        wrong
     }
 
     /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
@@ -121,8 +183,13 @@ impl Views {
 impl Known {
     /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it, since which
     /// `passes` were not settled.
-    fn read(session: Arc<Session>, previous: Option<&View>, passes: &mut Passes) -> Result<Option<Known>> {
-        let read_at = Timestamp::now();
+    fn read(
+        session: Arc<Session>,
+        previous: Option<&View>,
+        passes: &mut Passes,
+        doubts: u64,
+    ) -> Result<Option<Known>> {
+        let read_at = transcript::clock();
         let mut files = session.files.clone();
         let ground = Ground::at(&session.key.root);
         let before = stamps(&session.key, &ground, &files)?;
@@ -159,6 +226,7 @@ impl Known {
         }
         let last_status = history.turns.last().map(|turn| turn.status);
         let turn_versions = turn_versions(&history, previous, passes);
+        let evidence = Arc::new(passes.evidence());
         passes.settle();
         let view = View {
             session,
@@ -166,6 +234,8 @@ impl Known {
             writer: None,
             version: next_version(),
             turn_versions,
+            last_change: stamps.iter().filter_map(|(_, stamp)| Some((*stamp)?.changed())).max(),
+            evidence,
             settled: AtomicBool::new(false),
         };
         let mut known = Known {
@@ -174,6 +244,8 @@ impl Known {
             names,
             ground,
             read_at,
+            doubts,
+            left_believed: false,
             writer_asked: Instant::now() - WRITER_GOOD_FOR,
             last_status,
         };
@@ -183,9 +255,18 @@ impl Known {
     }
 
     /// Whether the view is what is on disk now. Equal stamps that prove nothing (too young, untested file
-    /// system) are settled by the content's hash.
-    fn is_true(&mut self, key: &SessionKey) -> Result<bool> {
-        let now = Timestamp::now();
+    /// system) are settled by the content's hash. Of a long transcript that is left to whoever shows a part of
+    /// it: `ls -l` of very many turns would read it once for each.
+    fn is_true(&mut self, key: &SessionKey, doubts: u64) -> Result<bool> {
+        if doubts != self.doubts {
+            (self.doubts, self.left_believed) = (doubts, false);
+            self.view.evidence.iter().for_each(Evidence::doubt);
+            self.read_at = Timestamp::UNIX_EPOCH;
+        }
+        let now = transcript::clock();
+        if self.view.is_refuted() {
+            return Ok(false);
+        }
         if !self.names.are_true(key, &self.ground)? || !are_true(&self.stamps, key, &self.ground)? {
             return Ok(false);
         }
@@ -196,10 +277,18 @@ impl Known {
             return Ok(true);
         }
         for view in &self.view.history.files {
+            let evidence = self.view.evidence_of(&view.file);
+            if evidence.is_some_and(|evidence| evidence.len() > HASHED_AT_EACH_LOOK || evidence.proves_all())
+            {
+                continue;
+            }
             let (len, hash) = transcript::hash(&key.root, &view.file)?;
             count_bytes(key.agent, ReadKind::Check, len.unwrap_or(0));
             if (len, hash) != (view.len, view.hash) {
                 return Ok(false);
+            }
+            if let Some(evidence) = evidence {
+                evidence.compared(now);
             }
         }
         self.read_at = now;
@@ -210,9 +299,24 @@ impl Known {
 
     /// Whether equal stamps prove that the files are the ones that were read.
     fn is_proven(&self) -> bool {
-        let proven = self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|s| s.vouches(self.read_at)));
-        self.view.settled.store(proven, Ordering::Relaxed);
-        proven
+        let vouches = |(file, stamp): &(PathBuf, Option<Stamp>)| {
+            self.view.evidence_of(file).is_some() || stamp.is_none_or(|stamp| stamp.vouches(self.read_at))
+        };
+        self.view.settled.store(self.stamps.iter().all(vouches), Ordering::Relaxed);
+        self.view.is_proven()
+    }
+
+    /// Whether a part of a transcript is believed to be what was read, and a look at all of it could prove that.
+    fn believes(&self) -> bool {
+        !self.left_believed && self.view.evidence.iter().any(|evidence| !evidence.proves_all())
+    }
+
+    /// Whether equal stamps would prove what is read now; `None`: the stamps are not equal.
+    fn vouching_stamps(&self) -> Option<bool> {
+        let key = &self.view.session.key;
+        let now = transcript::clock();
+        let same = are_true(&self.stamps, key, &self.ground).is_ok_and(|same| same);
+        same.then(|| self.stamps.iter().all(|(_, stamp)| stamp.is_none_or(|stamp| stamp.vouches(now))))
     }
 
     /// Where the last turn has no end: is somebody at it?
@@ -253,7 +357,9 @@ impl Known {
             writer,
             version: next_version(),
             turn_versions,
-            settled: AtomicBool::new(self.view.is_settled()),
+            last_change: self.view.last_change,
+            evidence: self.view.evidence.clone(),
+            settled: AtomicBool::new(self.view.settled.load(Ordering::Relaxed)),
         });
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct News {
     pub everything: bool,
     /// A second has passed and some directory has to be polled.
     pub poll: bool,
+    /// A second has passed in which nothing was heard.
+    pub quiet: bool,
     /// There may be a directory that nobody watches.
     pub unsettled: bool,
     /// How much each store had been heard of by then.
@@ -233,16 +235,17 @@ impl Watch {
         self.ears.note(path, true, false);
     }
 
-    /// Waits for news; at most a second where something has to be polled.
-    pub fn next(&self, poll: bool) -> News {
+    /// Waits for news; at most a second where something has to be polled, or is to be done once nothing is
+    /// heard any more.
+    pub fn next(&self, poll: bool, when_quiet: bool) -> News {
         let mut news = self.ears.news.lock();
         let end = Instant::now() + POLL;
         while news.is_empty() {
-            if !poll {
+            if !poll && !when_quiet {
                 self.ears.arrived.wait(&mut news);
             } else if self.ears.arrived.wait_until(&mut news, end).timed_out() {
                 let heard = self.heard();
-                return News { poll: true, heard, ..News::default() };
+                return News { poll, quiet: when_quiet, heard, ..News::default() };
             }
         }
         drop(news);

@@ -62,6 +62,19 @@ pub(super) fn version_of(view: &View, part: &Part) -> Result<Option<u128>> {
     Ok(number.map(u128::from))
 }
 
+/// Whether what a view has for a part certainly is what is on disk, if the stamps are the same.
+fn proves(view: &View, part: &Part) -> bool {
+    match part {
+        Part::Turn(n) | Part::Prompt(n) | Part::Record(n) => {
+            turn(&view.history, *n).is_ok_and(|turn| view.proves(turn))
+        }
+        Part::SalvageTurn(n) => {
+            salvaged(&view.history).and_then(|turns| find(turns, *n)).is_ok_and(|turn| view.proves(turn))
+        }
+        _ => view.is_proven(),
+    }
+}
+
 fn key(session: &SessionRef, part: &Part, version: u128) -> TextKey {
     TextKey { session: session.key.clone(), part: part.clone(), version }
 }
@@ -97,7 +110,8 @@ impl Fs {
         part: &Part,
         view: &View,
     ) -> Result<Option<(u128, u64)>> {
-        let Some(version) = version_of(view, part)?.filter(|_| view.is_settled()) else { return Ok(None) };
+        let is_certain = |_: &u128| proves(view, part) && !view.changed_lately();
+        let Some(version) = version_of(view, part)?.filter(is_certain) else { return Ok(None) };
         let turn_size =
             |n: u32, size: fn(&Turn) -> u64| Ok(Some((version, size(find(&view.history.turns, n)?))));
         match part {
@@ -158,10 +172,10 @@ impl Fs {
 
     /// The text of a part: the one that was made before, where that is still known.
     fn text_of_part(&self, session: &SessionRef, part: &Part) -> Result<Text> {
-        let ((key, text), settled) = self.of_one_version(session, |view| {
+        let ((key, text), view) = self.of_one_version(session, |view| {
             let version = version_of(view, part)?;
             let key = key(session, part, version.unwrap_or(view.version.into()));
-            let bytes = match self.texts.text(&key) {
+            let bytes = match self.texts.text(&key).filter(|_| proves(view, part)) {
                 Some(kept) => kept,
                 None => Arc::new(self.text_in(view, part)?),
             };
@@ -169,7 +183,7 @@ impl Fs {
             Ok((key, Text { bytes, version }))
         })?;
         // While stamps prove nothing, other bytes may have stood there at the very moment of reading.
-        if settled {
+        if proves(&view, part) {
             self.texts.keep(key, &text.bytes);
         }
         Ok(text)
@@ -211,6 +225,7 @@ impl Fs {
             }
             Part::Context => {
                 view.history.readable()?;
+                self.catalog.prove(view)?;
                 let mut text = String::new();
                 let agent = agents::agent(view.session.key.agent);
                 agent.context(&view.session, &view.history, &mut |_, item| render::item(&item, &mut text))?;
@@ -225,20 +240,18 @@ impl Fs {
         Ok(agents::turn_text(&view.session, turn, &span)?.into_bytes())
     }
 
-    /// What `make` makes of a view that is still true afterwards; and whether it is proven that it was true
-    /// in between, too.
+    /// What `make` makes of a view that is still true afterwards, and that view.
     fn of_one_version<T>(
         &self,
         session: &SessionRef,
         make: impl Fn(&View) -> Result<T>,
-    ) -> Result<(T, bool)> {
+    ) -> Result<(T, Arc<View>)> {
         let mut view = self.view(&session.key)?;
         for _ in 0..ATTEMPTS {
-            let settled = view.is_settled();
             let made = make(&view);
             let now = self.view(&session.key)?;
             if Arc::ptr_eq(&view, &now) {
-                return Ok((made?, settled));
+                return Ok((made?, view));
             }
             view = now;
         }

@@ -96,6 +96,11 @@ impl ControlHandle {
         match (self.inner.lock().used, done) {
             (false, _) => None,
             (true, Ok(())) => Some(fs.catalog.changed_by_us(key)),
+            (true, Err(Refusal::Changed { .. })) => {
+                // A cut compares every byte: what was believed of the transcript may be wrong.
+                fs.catalog.forget(key);
+                Some(Changed::of(key.clone()))
+            }
             (true, Err(_)) => Some(Changed::of(key.clone())),
         }
     }

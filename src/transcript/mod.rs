@@ -4,6 +4,7 @@
 //! Shared by the agents' folders and by everybody who reads store bytes. Nothing here knows a format:
 //! what a record is, an agent's folder says.
 
+mod blocks;
 mod damaged;
 pub mod metrics;
 mod open;
@@ -12,13 +13,15 @@ mod passes;
 mod scan;
 mod stamp;
 
+pub use blocks::{Blocks, Evidence};
 pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
-pub use stamp::{Ground, Stamp, file_system_is_tested};
+pub use stamp::{Ground, Stamp, clock, file_system_is_tested};
 
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -38,18 +41,24 @@ pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>
     let opened = StoreDir::open(root)?.map(|store| plain(&store, file)).transpose()?.flatten();
     let opened = opened.ok_or_else(changed)?;
     let path = root.join(file);
-    let metadata = opened.metadata().map_err(|error| Refusal::io("cannot look at", &path, error))?;
+    read_span(&opened, &path, range)?.ok_or_else(changed)
+}
+
+/// Reads `range` (bytes) of an open file; `None` if it ends before the range does. `path` is for messages.
+fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+    let metadata = file.metadata().map_err(|error| Refusal::io("cannot look at", path, error))?;
     if range.end < range.start || metadata.len() < range.end {
-        return Err(changed());
+        return Ok(None);
     }
     let Ok(len) = usize::try_from(range.end - range.start) else {
+        let path = path.to_owned();
         return Err(Refusal::Io { action: "cannot hold a turn of", path, errno: Errno::FBIG });
     };
     let mut bytes = vec![0; len];
-    match opened.read_exact_at(&mut bytes, range.start) {
-        Ok(()) => Ok(bytes),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed()),
-        Err(error) => Err(Refusal::io("cannot read", &path, error)),
+    match file.read_exact_at(&mut bytes, range.start) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(Refusal::io("cannot read", path, error)),
     }
 }
 

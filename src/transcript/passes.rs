@@ -2,8 +2,9 @@
 //! appended.
 //!
 //! A pass is kept as it was behind the last complete line, with the hash of everything before it. The old
-//! bytes are hashed again before they are believed: only if they are the same is the rest alone parsed, so
-//! what is found is always what a pass over the whole file finds.
+//! bytes are hashed again: only if they are the same is the rest alone parsed, so what is found is what a pass
+//! over the whole file finds. Of a long file that only seems to have grown, just the last block is hashed again;
+//! [`Passes::evidence`] tells which bytes are believed, and proves them when they are shown.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,9 +13,15 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::scan::{Cursor, steady};
+use super::blocks::{Blocks, Evidence};
+use super::scan::{Cursor, Place, steady};
+use super::stamp::clock;
 use super::{Line, Scanned, Stamp, StoreDir, packed};
-use crate::session::{FileHash, Refusal, Result};
+use crate::session::{Refusal, Result};
+
+/// Bytes up to which everything is hashed again at each look at a file that grew: that costs a fraction of a
+/// millisecond, and then nothing has to be believed.
+const BELIEVED_FROM: u64 = 1 << 20;
 
 /// The passes over one session's files.
 #[derive(Default)]
@@ -27,6 +34,10 @@ struct Kept {
     stopped: Box<dyn Any + Send>,
     /// What the last pass saw.
     scanned: Scanned,
+    /// The same as hashes of blocks, of the plain content.
+    blocks: Blocks,
+    /// How many bytes at the start the last pass did not read again: they were read when the file was shorter.
+    believed: u64,
     /// Of the store's file, which is another one than was parsed where that is packed; before it was read.
     stamp: Stamp,
     read_at: Timestamp,
@@ -41,10 +52,15 @@ struct Stopped<T, B> {
     found: T,
     /// What decides, besides the bytes, what is found.
     basis: B,
-    at: u64,
-    line: u64,
-    /// Of everything before `at`.
-    hash: FileHash,
+    place: Place,
+}
+
+/// What an earlier pass leaves to the next.
+struct Before<T, B> {
+    stopped: Stopped<T, B>,
+    /// Of the plain file as it was then.
+    blocks: Blocks,
+    stamp: Stamp,
 }
 
 impl Passes {
@@ -70,25 +86,26 @@ impl Passes {
         let before = self.files.remove(file);
         let Some(opened) = store.file(file)? else { return Ok(None) };
         let path = store.path().join(file);
-        let read_at = Timestamp::now();
+        let read_at = clock();
         let stamp = Stamp::of(&opened).map_err(|error| Refusal::io("cannot look at", &path, error))?;
         let known = before.as_ref().map(|kept| (kept.scanned, kept.same));
-        let mut stopped = None;
+        let mut resume = None;
         if let Some(kept) = before
             && let Ok(found) = kept.stopped.downcast::<Stopped<T, B>>()
             && found.basis == basis
         {
             let proven = kept.stamp == stamp && stamp.vouches(kept.read_at);
-            if proven && found.at == kept.scanned.len {
+            if proven && found.place.at == kept.scanned.len {
                 let result = (found.found.clone(), Scanned { parsed: 0, checked: 0, ..kept.scanned });
                 self.files.insert(file.to_owned(), Kept { stopped: found, used: true, ..kept });
                 return Ok(Some(result));
             }
-            stopped = Some(*found);
+            resume = Some(Before { stopped: *found, blocks: kept.blocks, stamp: kept.stamp });
         }
-        let from = stopped.as_ref().map_or(0, |stopped| stopped.at);
+        let from = resume.as_ref().map_or(0, |before| before.stopped.place.at);
         let plain = packed::unpacked(store, file, opened)?;
-        let Went { found, stopped, scanned, resumed } = go_on(&plain, &path, stopped, basis, start, each)?;
+        let went = go_on(&plain, &path, resume, basis, start, each)?;
+        let Went { found, stopped, scanned, blocks, resumed, believed } = went;
         let same = match known {
             Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
             Some((_, same)) if resumed => same.min(from),
@@ -96,7 +113,8 @@ impl Passes {
         };
         let stamp = if packed::is_packed(file) { stamp } else { scanned.stamp };
         let stopped = Box::new(stopped);
-        self.files.insert(file.to_owned(), Kept { stopped, scanned, stamp, read_at, same, used: true });
+        let kept = Kept { stopped, scanned, blocks, believed, stamp, read_at, same, used: true };
+        self.files.insert(file.to_owned(), kept);
         Ok(Some((found, scanned)))
     }
 
@@ -110,8 +128,21 @@ impl Passes {
         self.files.get(file).filter(|kept| kept.used).map(|kept| kept.stamp)
     }
 
-    /// How many bytes (of the plain content) at the start of a file are proven to be what they were in the
-    /// last pass before [`Passes::settle`].
+    /// What was read since [`Passes::begin`], of the files that are not packed and of which stamps can prove
+    /// something.
+    pub fn evidence(&self) -> Vec<Evidence> {
+        let useful = |(file, kept): &(&PathBuf, &Kept)| {
+            kept.used && kept.stamp.is_tested() && !packed::is_packed(file)
+        };
+        let used = self.files.iter().filter(useful);
+        let evidence = used.map(|(file, kept)| {
+            Evidence::new(file.clone(), kept.stamp, kept.blocks.clone(), kept.read_at, kept.believed)
+        });
+        evidence.collect()
+    }
+
+    /// How many bytes (of the plain content) at the start of a file are what they were in the last pass before
+    /// [`Passes::settle`]: compared, or believed as [`Passes::evidence`] says.
     pub fn same(&self, file: &Path) -> u64 {
         self.files.get(file).map_or(0, |kept| kept.same)
     }
@@ -131,35 +162,48 @@ struct Went<T, B> {
     found: T,
     stopped: Stopped<T, B>,
     scanned: Scanned,
+    blocks: Blocks,
     /// It went on from where an earlier one stopped.
     resumed: bool,
+    /// Bytes at the start that were not read again.
+    believed: u64,
 }
 
 /// A pass from where `before` stopped, if the bytes before that are the same; else from the file's start.
 fn go_on<T: Clone, B: Clone>(
     file: &File,
     path: &Path,
-    before: Option<Stopped<T, B>>,
+    before: Option<Before<T, B>>,
     basis: B,
     start: impl Fn() -> T,
     mut each: impl FnMut(&mut T, Line<'_>),
 ) -> Result<Went<T, B>> {
     let mut resumed = before.is_some();
     let mut last = before;
-    let (mut parsed, mut checked) = (0, 0);
-    let (found, scanned) = steady(file, path, |len| {
-        let mut cursor = Cursor::new(file);
+    let (mut parsed, mut checked, mut believed) = (0, 0, 0);
+    let (found, scanned) = steady(file, path, |stamp| {
+        let len = stamp.len;
+        let mut cursor = None;
         let mut stopped = None;
+        believed = 0;
         // Of a file that changes under the pass, the last try went on to here.
-        if let Some(before) = last.take().filter(|before| before.at <= len) {
-            checked += before.at;
-            let hash = cursor.skip(before.at)?;
-            stopped = Some(before).filter(|before| before.hash == hash);
+        if let Some(before) = last.take().filter(|before| before.stopped.place.at <= len) {
+            let place = &before.stopped.place;
+            let believe = place.at > BELIEVED_FROM && stamp.may_have_grown_from(&before.stamp);
+            let (found, read) = match believe {
+                true => Cursor::believing(file, place, &before.blocks)?,
+                false => Cursor::behind(file, place)?,
+            };
+            checked += read;
+            if found.is_some() && believe {
+                believed = place.at;
+            }
+            stopped = found.is_some().then_some(before.stopped);
+            cursor = found;
         }
         let mut stopped = stopped.unwrap_or_else(|| {
             resumed = false;
-            cursor = Cursor::new(file);
-            Stopped { found: start(), basis: basis.clone(), at: 0, line: 1, hash: FileHash::of(b"") }
+            Stopped { found: start(), basis: basis.clone(), place: Place::start() }
         });
         let mut tail = None;
         let mut line = |line: Line<'_>| {
@@ -170,21 +214,24 @@ fn go_on<T: Clone, B: Clone>(
                 each(tail.insert(stopped.found.clone()), line);
             }
         };
-        parsed += len - stopped.at;
-        let stop = cursor.lines(stopped.line, len, &mut line)?;
-        (stopped.at, stopped.line, stopped.hash) = (stop.at, stop.line, stop.hash);
+        parsed += len - stopped.place.at;
+        let cursor = cursor.unwrap_or_else(|| Cursor::new(file));
+        let stop = cursor.lines(stopped.place.line, len, &mut line)?;
+        stopped.place = stop.place;
         let found = tail.unwrap_or_else(|| stopped.found.clone());
-        last = Some(stopped);
+        last = Some(Before { stopped, blocks: stop.blocks, stamp: *stamp });
         Ok((found, stop.whole))
     })?;
-    let stopped = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
-    Ok(Went { found, stopped, scanned: Scanned { parsed, checked, ..scanned }, resumed })
+    let last = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
+    let Before { stopped, blocks, .. } = last;
+    Ok(Went { found, stopped, scanned: Scanned { parsed, checked, ..scanned }, blocks, resumed, believed })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::session::FileHash;
     use std::io::Write;
     use std::time::Duration;
 
@@ -211,6 +258,14 @@ mod tests {
 
         /// The lines, and how many bytes were parsed and only hashed.
         fn read(&mut self, basis: u8) -> (Vec<String>, u64, u64) {
+            let read = self.lines(basis);
+            let hash = self.passes.files[Path::new("f")].scanned.hash;
+            assert_eq!(hash, FileHash::of(&std::fs::read(self.file()).unwrap()));
+            read
+        }
+
+        /// The same, of a file of which more is believed than is true.
+        fn lines(&mut self, basis: u8) -> (Vec<String>, u64, u64) {
             let store = StoreDir::open(self.dir.path()).unwrap().unwrap();
             let each = |lines: &mut Vec<String>, line: Line<'_>| {
                 let end = if line.terminated { "" } else { "..." };
@@ -218,7 +273,6 @@ mod tests {
             };
             let read = self.passes.scan(&store, Path::new("f"), basis, Vec::new, each).unwrap();
             let (lines, scanned) = read.unwrap();
-            assert_eq!(scanned.hash, FileHash::of(&std::fs::read(self.file()).unwrap()));
             (lines, scanned.parsed, scanned.checked)
         }
 
@@ -297,5 +351,95 @@ mod tests {
         let read = passes.scan(&store, Path::new("f"), (), || 0, each).unwrap();
         let (lines, scanned) = read.unwrap();
         assert_eq!((lines, scanned.len, scanned.parsed, scanned.checked), (2, 9, 9, 4));
+    }
+
+    /// Long enough to be believed where it seems to have grown.
+    fn long() -> String {
+        let mut text = String::new();
+        for n in 0..40_000 {
+            text.push_str(&format!("line {n:06} and forty more characters of it.....\n"));
+        }
+        text
+    }
+
+    /// Waits until the file's stamp vouches.
+    fn settle(case: &Case) {
+        let store = StoreDir::open(case.dir.path()).unwrap().unwrap();
+        while !store.stat(Path::new("f")).unwrap().unwrap().vouches(clock()) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn prove(case: &Case, span: std::ops::Range<u64>) -> Result<(Vec<u8>, u64)> {
+        let store = StoreDir::open(case.dir.path()).unwrap().unwrap();
+        case.passes.evidence()[0].read(&store, span)
+    }
+
+    #[test]
+    fn of_a_long_file_that_grew_only_the_last_block_and_the_new_bytes_are_read() {
+        let text = long();
+        let mut case = Case::new(text.as_bytes());
+        settle(&case);
+        case.read(0);
+        for n in 0..5 {
+            case.append(b"one more line\n");
+            let (lines, parsed, checked) = case.read(0);
+            assert_eq!((lines.len(), parsed), (40_001 + n, 14));
+            assert!(checked < super::super::blocks::BLOCK, "{checked}");
+            assert_eq!(case.same(), case.same().min(text.len() as u64 + 14 * n as u64));
+        }
+        let evidence = &case.passes.evidence()[0];
+        assert!(!evidence.proves(&(0..100)), "the old bytes are believed");
+        assert_eq!(prove(&case, 50..150).unwrap().0, &text.as_bytes()[50..150]);
+    }
+
+    #[test]
+    fn an_edit_of_old_bytes_of_a_long_file_that_grew_is_found_when_they_are_shown() {
+        let text = long();
+        let mut case = Case::new(text.as_bytes());
+        case.read(0);
+        let edited = text.replacen("line 000003", "LINE 000003", 1);
+        std::fs::write(case.file(), &edited).unwrap();
+        case.append(b"one more line\n");
+        let (lines, parsed, _) = case.lines(0);
+        assert_eq!((lines.len(), parsed), (40_001, 14), "the edit is not seen by the pass");
+        let wrong = prove(&case, 0..1000).unwrap_err();
+        assert!(matches!(wrong, Refusal::Changed { .. }), "{wrong:?}");
+        assert!(prove(&case, 1_000_000..1_000_100).is_ok(), "other blocks are what they were");
+    }
+
+    #[test]
+    fn an_edit_in_the_last_block_of_a_long_file_that_grew_is_found_by_the_pass() {
+        let text = long();
+        let mut case = Case::new(text.as_bytes());
+        case.read(0);
+        let edited = text.replacen("line 039999", "LINE 039999", 1);
+        std::fs::write(case.file(), &edited).unwrap();
+        case.append(b"one more line\n");
+        let (lines, parsed, _) = case.read(0);
+        assert_eq!(parsed, edited.len() as u64 + 14, "all is parsed");
+        assert!(lines[39_999].contains("LINE 039999"));
+        assert_eq!(case.same(), 0);
+    }
+
+    #[test]
+    fn what_is_proven_once_is_not_read_again_while_the_stamp_is_the_same() {
+        let text = long();
+        let mut case = Case::new(text.as_bytes());
+        case.read(0);
+        case.append(b"one more line\n");
+        case.read(0);
+        settle(&case);
+        let store = StoreDir::open(case.dir.path()).unwrap().unwrap();
+        let evidence = case.passes.evidence().remove(0);
+        assert!(!evidence.proves(&(0..100)));
+        evidence.read(&store, 0..100).unwrap();
+        assert!(evidence.proves(&(0..100)));
+        assert!(!evidence.proves(&(0..1_000_000)));
+        let read = evidence.read_the_rest(&store).unwrap();
+        assert!(evidence.proves_all() && read > 1_000_000, "{read}");
+        assert_eq!(evidence.read_the_rest(&store).unwrap(), 0);
+        evidence.doubt();
+        assert!(!evidence.proves(&(0..1)));
     }
 }

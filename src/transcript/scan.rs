@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Stamp;
+use super::blocks::{BLOCK, BlockHasher, Blocks};
 use super::metrics::{ReadKind, count_bytes};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
 
@@ -78,9 +79,9 @@ pub fn scan<T>(
     start: impl Fn() -> T,
     mut each: impl FnMut(&mut T, Line<'_>),
 ) -> Result<(T, Scanned)> {
-    steady(file, path, |len| {
+    steady(file, path, |stamp| {
         let mut found = start();
-        let stop = Cursor::new(file).lines(1, len, &mut |line| each(&mut found, line))?;
+        let stop = Cursor::new(file).lines(1, stamp.len, &mut |line| each(&mut found, line))?;
         Ok((found, stop.whole))
     })
     .map(|(found, scanned)| (found, Scanned { parsed: scanned.len, ..scanned }))
@@ -91,7 +92,7 @@ pub fn scan<T>(
 /// # Errors
 /// What prevents reading.
 pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
-    let (_, scanned) = steady(file, path, |len| Ok(((), Cursor::new(file).skip(len)?)))?;
+    let (_, scanned) = steady(file, path, |stamp| Ok(((), Cursor::new(file).skip(stamp.len)?)))?;
     Ok(Scanned { checked: scanned.len, ..scanned })
 }
 
@@ -111,17 +112,17 @@ pub fn scan_bytes(bytes: &[u8], first_line: u64, first_byte: u64, mut each: impl
     }
 }
 
-/// Repeats `once` if the file changed under it. Its argument is the length to read.
+/// Repeats `once` if the file changed under it. Its argument is the file's stamp, and so the length to read.
 pub(super) fn steady<T>(
     file: &File,
     path: &Path,
-    mut once: impl FnMut(u64) -> std::io::Result<(T, FileHash)>,
+    mut once: impl FnMut(&Stamp) -> std::io::Result<(T, FileHash)>,
 ) -> Result<(T, Scanned)> {
     let cannot = |error| Refusal::io("cannot read", path, error);
     let mut again = true;
     loop {
         let before = Stamp::of(file).map_err(cannot)?;
-        let result = once(before.len);
+        let result = once(&before);
         let after = Stamp::of(file).map_err(cannot)?;
         let steady = before == after;
         let grew = after.len > before.len;
@@ -144,19 +145,38 @@ pub(super) fn steady<T>(
 
 /// Where a pass ended.
 pub(super) struct Stop {
-    /// Behind the last complete line: byte offset, the number of the line that begins there, and the hash of
-    /// everything before.
-    pub at: u64,
-    pub line: u64,
-    pub hash: FileHash,
+    pub place: Place,
     /// Hash of all that was read.
     pub whole: FileHash,
+    /// Of all that was read.
+    pub blocks: Blocks,
+}
+
+/// Behind the last complete line of a pass.
+#[derive(Clone)]
+pub(super) struct Place {
+    /// Byte offset.
+    pub at: u64,
+    /// The number of the line that begins there.
+    pub line: u64,
+    /// Of everything before.
+    hash: Xxh3,
+    /// Of the bytes before `at` that are in the same block.
+    partial: u64,
+}
+
+impl Place {
+    /// The beginning of a file.
+    pub fn start() -> Place {
+        Place { at: 0, line: 1, hash: Xxh3::new(), partial: BlockHasher::default().partial() }
+    }
 }
 
 /// A place in a file, with the hash of what is before it.
 pub(super) struct Cursor<'f> {
     file: &'f File,
     hash: Xxh3,
+    blocks: BlockHasher,
     at: u64,
 }
 
@@ -165,7 +185,31 @@ impl Cursor<'_> {
     pub fn new(file: &File) -> Cursor<'_> {
         // A hint only; where it is not known, nothing is lost.
         let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
-        Cursor { file, hash: Xxh3::new(), at: 0 }
+        Cursor { file, hash: Xxh3::new(), blocks: BlockHasher::default(), at: 0 }
+    }
+
+    /// At a place where an earlier pass stopped, if the bytes before it are the ones that pass read: all of
+    /// them are read again. With it comes how many that are.
+    pub fn behind<'f>(file: &'f File, place: &Place) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
+        let mut cursor = Cursor::new(file);
+        let same = cursor.skip(place.at)? == FileHash(place.hash.digest128());
+        Ok((same.then_some(cursor), place.at))
+    }
+
+    /// As [`Cursor::behind`], but only the bytes of the last block are read again, the others are believed to
+    /// be those of `blocks`, which that pass read.
+    pub fn believing<'f>(
+        file: &'f File,
+        place: &Place,
+        blocks: &Blocks,
+    ) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
+        let start = place.at - place.at % BLOCK;
+        let Some(before) = blocks.whole_before(place.at) else { return Ok((None, 0)) };
+        let mut cursor = Cursor { blocks: BlockHasher::behind(before), at: start, ..Cursor::new(file) };
+        cursor.skip(place.at)?;
+        let same = cursor.blocks.partial() == place.partial;
+        cursor.hash = place.hash.clone();
+        Ok((same.then_some(cursor), place.at - start))
     }
 
     /// Goes to byte `to`; the hash of everything before it.
@@ -175,6 +219,7 @@ impl Cursor<'_> {
             let want = CHUNK.min(usize::try_from(to - self.at).unwrap_or(CHUNK));
             let got = read(self.file, &mut chunk[..want], self.at)?;
             self.hash.update(&chunk[..got]);
+            self.blocks.update(&chunk[..got]);
             self.at += got as u64;
         }
         Ok(FileHash(self.hash.digest128()))
@@ -188,8 +233,8 @@ impl Cursor<'_> {
         each: &mut dyn FnMut(Line<'_>),
     ) -> std::io::Result<Stop> {
         let mut buffer = vec![0; CHUNK];
-        // Of everything before `line_start`.
-        let mut complete = self.hash.clone();
+        // Of everything before `line_start`, and of what of it is in the same block.
+        let (mut complete, mut partial) = (self.hash.clone(), self.blocks.partial());
         // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`.
         let mut held = 0;
         let (mut line_start, mut nuls) = (self.at, 0u64);
@@ -203,9 +248,11 @@ impl Cursor<'_> {
             let lines_end = memchr::memrchr(b'\n', &buffer[held..filled]).map(|at| held + at + 1);
             if let Some(end) = lines_end {
                 self.hash.update(&buffer[held..end]);
-                complete = self.hash.clone();
+                self.blocks.update(&buffer[held..end]);
+                (complete, partial) = (self.hash.clone(), self.blocks.partial());
             }
             self.hash.update(&buffer[lines_end.unwrap_or(held)..filled]);
+            self.blocks.update(&buffer[lines_end.unwrap_or(held)..filled]);
             self.at += got as u64;
             let mut from = 0;
             for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
@@ -231,8 +278,8 @@ impl Cursor<'_> {
             let bytes = &buffer[..held];
             each(Line { number, start: line_start, end: len, nuls, bytes, terminated: false });
         }
-        let [hash, whole] = [complete, self.hash].map(|hash| FileHash(hash.digest128()));
-        Ok(Stop { at: line_start, line: number, hash, whole })
+        let place = Place { at: line_start, line: number, hash: complete, partial };
+        Ok(Stop { place, whole: FileHash(self.hash.digest128()), blocks: self.blocks.finish() })
     }
 }
 

@@ -23,8 +23,14 @@ use crate::session::FileHash;
 type Time = (i64, u32);
 
 /// A change within this time before the file was read can have been followed by another one that left the
-/// same times: 2 s is FAT's and twice 128-byte ext4's clock step, plus a tick.
+/// same times, where the file system records whole seconds: 2 s is FAT's and twice 128-byte ext4's clock step,
+/// plus a tick.
 const RACY: SignedDuration = SignedDuration::from_millis(2100);
+
+/// The same where it records fractions of seconds: these are those of the kernel's coarse clock, with which
+/// they are compared (see [`clock`]), so that in theory one tick is enough. A write gets its time before its
+/// bytes are copied; the rest is for a writer that is interrupted in between.
+const RACY_FINE: SignedDuration = SignedDuration::from_millis(50);
 
 /// File systems on which missed edits were counted. On every other one (network, FUSE) equal stamps prove
 /// nothing.
@@ -178,9 +184,32 @@ impl Stamp {
     /// Whether an equal stamp at a later look means unchanged bytes, if the bytes were read after `read_at`.
     /// A change in the same step of a coarse clock (2 s at worst) leaves the same times, a time in the
     /// future means that some clock is wrong, and of an untested file system nothing is known.
+    ///
+    /// `read_at`: from [`clock`], before the bytes were read.
     pub fn vouches(&self, read_at: Timestamp) -> bool {
-        self.tested && read_at.duration_since(self.modified().max(self.changed())) > RACY
+        // Nobody sets a ctime by hand, so a fraction in it is the file system's own.
+        let racy = if self.changed.1 == 0 { RACY } else { RACY_FINE };
+        self.tested && read_at.duration_since(self.modified().max(self.changed())) > racy
     }
+
+    /// Whether equal stamps of this file ever prove anything.
+    pub fn is_tested(&self) -> bool {
+        self.tested
+    }
+
+    /// Whether nothing but appends may have happened since `before`: the same file, and longer. That nothing
+    /// else did, no stamp can tell.
+    pub fn may_have_grown_from(&self, before: &Stamp) -> bool {
+        self.tested && self.same_file(before) && self.len > before.len
+    }
+}
+
+/// The time as files get it: the kernel's coarse clock, which may be a tick behind the one that programs
+/// usually ask, and much more on a machine that lends out its processors. A file that is changed after this
+/// was asked gets no earlier time.
+pub fn clock() -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    timestamp((now.tv_sec, now.tv_nsec as u32))
 }
 
 /// Whether stamps of files on the file system of `path` may be believed at all.

@@ -9,6 +9,7 @@ mod support;
 mod edits;
 mod elsewhere;
 mod kinds;
+mod live;
 mod odd_file_systems;
 mod passthrough;
 mod push;

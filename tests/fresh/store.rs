@@ -86,10 +86,15 @@ impl Edit {
 
     /// Replaces the mark by `new`, which is as long.
     pub fn make(self, path: &Path, original: &str, new: &str) {
-        assert_eq!(new.len(), MARK.len());
+        self.replace(path, original, MARK, new);
+    }
+
+    /// Replaces `old` by `new`, which is as long.
+    pub fn replace(self, path: &Path, original: &str, old: &str, new: &str) {
+        assert_eq!(new.len(), old.len());
         let modified = fs::metadata(path).unwrap().modified().unwrap();
-        let at = original.find(MARK).unwrap();
-        let text = original.replace(MARK, new);
+        let at = original.find(old).unwrap();
+        let text = original.replace(old, new);
         let file = match self {
             Edit::InPlace => {
                 let file = File::options().write(true).open(path).unwrap();

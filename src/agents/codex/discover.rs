@@ -16,7 +16,7 @@ use super::records::{self, HistoryBase};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Stamp, StoreDir};
+use crate::transcript::{self, Stamp, StoreDir};
 
 /// What is remembered of one store.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Memory {
     /// # Errors
     /// What prevents looking at its files.
     pub fn index(&mut self, store: &StoreDir) -> Result<Arc<Index>> {
-        let read_at = Timestamp::now();
+        let read_at = transcript::clock();
         let stamps = database::stamps(store)?;
         if let Some(known) = self.index.as_mut().filter(|known| known.stamps == stamps) {
             let vouch = stamps.iter().flatten().all(|stamp| stamp.vouches(known.read_at));
@@ -96,7 +96,7 @@ impl Memory {
 
     fn names(&mut self, store: &StoreDir) -> Result<Arc<HashMap<String, String>>> {
         let file = Path::new(NAMES);
-        let read_at = Timestamp::now();
+        let read_at = transcript::clock();
         let Some(stamp) = store.stat(file)? else { return Ok(Arc::default()) };
         if let Some(known) = &self.names
             && known.stamp == stamp

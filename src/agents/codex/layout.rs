@@ -93,7 +93,8 @@ impl Folders {
     /// # Errors
     /// What prevents listing a folder.
     pub fn list(store: &StoreDir) -> Result<Folders> {
-        let mut folders = Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: Timestamp::now() };
+        let mut folders =
+            Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: crate::transcript::clock() };
         folders.collect(store, Path::new(ARCHIVED), 0)?;
         folders.collect(store, Path::new(SESSIONS), 3)?;
         Ok(folders)

@@ -58,7 +58,7 @@ pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
             found.push(Session { place: parent.place.clone(), ..known.session.clone() });
             continue;
         }
-        let at = Timestamp::now();
+        let at = crate::transcript::clock();
         let key_path: Arc<Path> = Arc::from(path.join(name));
         let Some(session) = read(parent, &dir, name, &key_path, &stats)? else { continue };
         let mut known = KNOWN.lock();
