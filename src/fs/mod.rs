@@ -216,9 +216,9 @@ impl Fs {
     }
 
     /// # Errors
-    /// [`Refusal::NotFound`] when there is nothing to lead to any more.
+    /// [`Refusal::Internal`] for what is not a symlink.
     pub fn readlink(&self, ino: u64) -> Result<PathBuf> {
-        self.link_target(&self.node(ino)?)
+        Ok(tree::link_target(&self.node(ino)?)?.to_owned())
     }
 
     /// Whether the owner may do this.

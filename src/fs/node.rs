@@ -10,18 +10,20 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::session::SessionKey;
 
-/// A file, a directory or a symlink of the tree.
+/// A file, a directory or a symlink of the tree. A symlink's target is part of what it is: the kernel keeps the
+/// targets of symlinks, so one that leads elsewhere must be another inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Root,
     /// A directory of the host's tree, by its absolute path on the host.
     Host(Arc<Path>),
-    /// A symlink of the host that leads to a place with sessions, by the link's own path on the host.
-    HostLink(Arc<Path>),
-    /// `latest`.
-    Latest(Shelf),
-    /// A session's full id as a name: a symlink to its directory.
-    Alias(Shelf, Arc<str>),
+    /// A symlink of the host that leads to a place with sessions, by the link's own path on the host; and its
+    /// target in the mount.
+    HostLink(Arc<Path>, Arc<Path>),
+    /// `latest`, and the name that it leads to.
+    Latest(Shelf, Arc<str>),
+    /// A session's full id as a name: a symlink to its directory, which has the second name.
+    Alias(Shelf, Arc<str>, Arc<str>),
     Session(Arc<SessionRef>, Part),
     /// `.turnfs` and what is in it.
     Dot(Dot),
@@ -132,7 +134,7 @@ impl Node {
     pub fn kind(&self) -> Kind {
         match self {
             Node::Root | Node::Host(_) | Node::Dot(Dot::Dir | Dot::Unplaced) => Kind::Directory,
-            Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => Kind::Symlink,
+            Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => Kind::Symlink,
             Node::Dot(Dot::Version | Dot::Status | Dot::Metrics | Dot::Readme) => Kind::File,
             Node::Session(_, part) => match part {
                 Part::Dir
@@ -176,11 +178,11 @@ impl Node {
     pub fn parent(&self) -> Node {
         match self {
             Node::Root => Node::Root,
-            Node::Host(path) | Node::HostLink(path) => match path.parent() {
+            Node::Host(path) | Node::HostLink(path, _) => match path.parent() {
                 Some(parent) => host_directory(parent),
                 None => Node::Root,
             },
-            Node::Latest(shelf) | Node::Alias(shelf, _) => shelf.directory(),
+            Node::Latest(shelf, _) | Node::Alias(shelf, ..) => shelf.directory(),
             Node::Dot(Dot::Dir) => Node::Root,
             Node::Dot(_) => Node::Dot(Dot::Dir),
             Node::Session(session, part) => {
@@ -215,13 +217,17 @@ impl Node {
         match self {
             Node::Root => tag(hash, "root"),
             Node::Host(path) => field(hash, "host", path.as_os_str().as_bytes()),
-            Node::HostLink(path) => field(hash, "host-link", path.as_os_str().as_bytes()),
-            Node::Latest(shelf) => {
-                tag(hash, "latest");
+            Node::HostLink(path, target) => {
+                field(hash, "host-link", path.as_os_str().as_bytes());
+                field(hash, "to", target.as_os_str().as_bytes());
+            }
+            Node::Latest(shelf, target) => {
+                field(hash, "latest", target.as_bytes());
                 shelf.identify(hash);
             }
-            Node::Alias(shelf, id) => {
+            Node::Alias(shelf, id, target) => {
                 field(hash, "alias", id.as_bytes());
+                field(hash, "to", target.as_bytes());
                 shelf.identify(hash);
             }
             Node::Session(session, part) => {
@@ -371,10 +377,13 @@ mod tests {
         let nodes = [
             Node::Root,
             Node::Host(Path::new("/a").into()),
-            Node::HostLink(Path::new("/a").into()),
-            Node::Latest(Shelf::Project(Path::new("/a").into())),
-            Node::Latest(Shelf::Given),
-            Node::Alias(Shelf::Given, "a".into()),
+            Node::HostLink(Path::new("/a").into(), Path::new("b").into()),
+            Node::HostLink(Path::new("/a").into(), Path::new("c").into()),
+            Node::Latest(Shelf::Project(Path::new("/a").into()), "b".into()),
+            Node::Latest(Shelf::Given, "b".into()),
+            Node::Latest(Shelf::Given, "c".into()),
+            Node::Alias(Shelf::Given, "a".into(), "b".into()),
+            Node::Alias(Shelf::Given, "a".into(), "c".into()),
             Node::Dot(Dot::Status),
             Node::Session(a.clone(), Part::Status),
             Node::Session(a.clone(), Part::Turn(1)),

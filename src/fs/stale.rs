@@ -61,9 +61,9 @@ impl Fs {
             // Whoever looks at the root of a mount whose daemon is dead must be told so.
             Node::Root => Lasting::NOT,
             // Symlinks of the host, and what only leads to them, change without our hearing of it.
-            Node::HostLink(_) => Lasting::NOT,
+            Node::HostLink(..) => Lasting::NOT,
             Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => Lasting::NOT,
-            Node::Host(_) | Node::Latest(_) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
+            Node::Host(_) | Node::Latest(..) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
                 match self.catalog.listing_is_pushed() {
                     true => Lasting::both(LASTING),
                     false => Lasting::NOT,
@@ -169,7 +169,7 @@ impl Fs {
                     },
                 }
             }
-            Node::Session(_, Part::Dir) if self.is_gone(node) => None,
+            Node::Session(_, Part::Dir) | Node::Latest(..) | Node::Alias(..) if self.is_gone(node) => None,
             Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => None,
             _ => self.facts(node).ok(),
         };
@@ -192,7 +192,7 @@ impl Fs {
         }
     }
 
-    /// Whether a session's directory is not where it was any more, or has another name.
+    /// Whether a session's directory, or a symlink to one, is not what its name leads to any more.
     fn is_gone(&self, node: &Node) -> bool {
         let ino = self.inodes.number(node);
         let parent = node.parent();

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Fs {
             }
             Node::Dot(Dot::Unplaced) => self.on_shelf(&Shelf::Unplaced, name),
             Node::Session(session, part) => self.inside(session, part, name),
-            Node::Dot(_) | Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => Err(absent(name)),
+            Node::Dot(_) | Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => Err(absent(name)),
         }
     }
 
@@ -113,7 +113,7 @@ impl Fs {
                 Ok(entries)
             }
             Node::Session(session, part) => self.entries_inside(session, part),
-            Node::Dot(_) | Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => {
+            Node::Dot(_) | Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => {
                 Err(Refusal::Internal { what: format!("{node:?} is listed but no directory") })
             }
         }
@@ -138,8 +138,8 @@ impl Fs {
                 let time = newest(below.flat_map(|(_, sessions)| sessions)).unwrap_or(self.started);
                 Ok(Facts::directory(directories_in(path, &listing), time))
             }
-            Node::HostLink(_) | Node::Latest(_) | Node::Alias(..) => {
-                let target = self.link_target(node)?;
+            Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => {
+                let target = link_target(node)?;
                 Ok(Facts::file(target.as_os_str().len() as u64, self.started))
             }
             Node::Session(session, part) => self.facts_inside(session, part),
@@ -148,29 +148,6 @@ impl Fs {
                 Ok(Facts::directory(self.catalog.last_listing().unplaced.len(), self.started))
             }
             Node::Dot(dot) => Ok(Facts::file(self.dot_size(*dot), self.started)),
-        }
-    }
-
-    /// Where a symlink leads; always relative.
-    pub(super) fn link_target(&self, node: &Node) -> Result<PathBuf> {
-        match node {
-            Node::HostLink(path) => match (self.host_links.look(path), path.parent()) {
-                (Found::LinkTo(target), Some(parent)) => Ok(relative(parent, &target)),
-                _ => Err(absent(path.as_os_str())),
-            },
-            Node::Latest(shelf) => {
-                let listing = self.catalog.listing()?;
-                let sessions = self.shelf(shelf, &listing);
-                let newest = sessions.first().map(|listed| PathBuf::from(&listed.name));
-                newest.ok_or_else(|| absent(OsStr::new("latest")))
-            }
-            Node::Alias(shelf, id) => {
-                let listing = self.catalog.listing()?;
-                let sessions = self.shelf(shelf, &listing);
-                let session = sessions.iter().find(|listed| *listed.session.id == **id);
-                session.map(|listed| PathBuf::from(&listed.name)).ok_or_else(|| absent(OsStr::new(&**id)))
-            }
-            _ => Err(Refusal::Internal { what: format!("{node:?} is no symlink") }),
         }
     }
 
@@ -189,7 +166,7 @@ impl Fs {
         }
         match self.host_links.look(&below) {
             Found::Directory => Ok(Node::Host(below.into())),
-            Found::LinkTo(_) => Ok(Node::HostLink(below.into())),
+            Found::LinkTo(target) => Ok(Node::HostLink(below.into(), relative(path, &target).into())),
             Found::Nothing => Err(absent(name)),
         }
     }
@@ -207,8 +184,8 @@ impl Fs {
         let Some(name) = name.to_str() else { return Err(absent(name)) };
         if name == "latest" && *shelf != Shelf::Unplaced {
             let listing = self.catalog.listing()?;
-            let any = !self.shelf(shelf, &listing).is_empty();
-            return if any { Ok(Node::Latest(shelf.clone())) } else { Err(absent(OsStr::new(name))) };
+            let newest = self.shelf(shelf, &listing).first().map(|listed| latest(shelf, listed));
+            return newest.ok_or_else(|| absent(OsStr::new(name)));
         }
         let known = self.catalog.last_listing();
         if let Some(listed) = self.shelf(shelf, &known).iter().find(|listed| listed.name == name)
@@ -222,7 +199,10 @@ impl Fs {
             return Ok(session_directory(listed, shelf));
         }
         match sessions.iter().find(|listed| listed.session.id == name) {
-            Some(listed) => Ok(Node::Alias(shelf.clone(), listed.session.id.as_str().into())),
+            Some(listed) => {
+                let (id, target) = (listed.session.id.as_str().into(), listed.name.as_str().into());
+                Ok(Node::Alias(shelf.clone(), id, target))
+            }
             None => Err(absent(OsStr::new(name))),
         }
     }
@@ -250,8 +230,8 @@ impl Fs {
 
     fn list_shelf(&self, shelf: &Shelf, listing: &Listing, entries: &mut Entries) {
         let sessions = self.shelf(shelf, listing);
-        if *shelf != Shelf::Unplaced && !sessions.is_empty() {
-            entries.push(("latest".into(), Node::Latest(shelf.clone())));
+        if let Some(newest) = sessions.first().filter(|_| *shelf != Shelf::Unplaced) {
+            entries.push(("latest".into(), latest(shelf, newest)));
         }
         let directories = sessions.iter().map(|listed| session_directory(listed, shelf));
         entries.extend(sessions.iter().map(|listed| OsString::from(&listed.name)).zip(directories));
@@ -275,6 +255,19 @@ impl Fs {
 
 pub(super) fn absent(name: &OsStr) -> Refusal {
     Refusal::NotFound { what: name.to_string_lossy().into_owned() }
+}
+
+/// Where a symlink leads; always relative.
+pub(super) fn link_target(node: &Node) -> Result<&Path> {
+    match node {
+        Node::HostLink(_, target) => Ok(target),
+        Node::Latest(_, target) | Node::Alias(_, _, target) => Ok(Path::new(&**target)),
+        _ => Err(Refusal::Internal { what: format!("{node:?} is not a symlink") }),
+    }
+}
+
+fn latest(shelf: &Shelf, newest: &Listed) -> Node {
+    Node::Latest(shelf.clone(), newest.name.as_str().into())
 }
 
 fn session_directory(listed: &Listed, shelf: &Shelf) -> Node {

@@ -156,6 +156,8 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
+            // A path through `latest` is walked once for each file; the target is asked for once.
+            InitFlags::FUSE_CACHE_SYMLINKS,
         ];
         for flag in wanted {
             if let Err(missing) = config.add_capabilities(flag) {

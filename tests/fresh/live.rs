@@ -103,3 +103,20 @@ fn an_edit_that_nobody_reads_changes_the_size_once_the_session_is_quiet() {
     }
     assert_eq!(size(), fs::read_to_string(&turn).unwrap().len() as u64);
 }
+
+#[test]
+fn a_look_through_latest_or_an_id_asks_for_the_target_once() {
+    let place = tempfile::tempdir().unwrap();
+    let case = long_case(place.path());
+    let project = case.dir.parent().unwrap();
+    let id = case.session().file_name().unwrap().to_owned();
+    for link in ["latest".into(), id] {
+        let turns = project.join(link).join("turns/");
+        let asked = || metric(&case.mount.path, "turnfs_fuse_requests_total{op=\"readlink\"}");
+        let before = asked();
+        let list = format!("ls -l {}", turns.display());
+        let lines = case.store.sh(&list).ok().lines().count();
+        case.store.sh(&list).ok();
+        assert!(asked() - before <= 2, "{} requests for {lines} lines", asked() - before);
+    }
+}
