@@ -277,6 +277,12 @@ impl Catalog {
         self.views.forget(key);
     }
 
+    /// Forgets every history, and makes the next look at the stores a real one.
+    pub fn forget_all(&self) {
+        self.views.forget_all();
+        self.seen.read().distrust();
+    }
+
     /// The top-level session whose directory holds `key`'s.
     fn parent_of(&self, key: &SessionKey) -> Option<Arc<Session>> {
         let seen = self.seen.read();

@@ -102,6 +102,11 @@ impl Views {
         self.slots.lock().remove(key);
     }
 
+    pub fn forget_all(&self) {
+        self.slots.lock().clear();
+        self.growing.lock().clear();
+    }
+
     /// Something was heard of these sessions: no stamp that was taken before vouches for them any more. (A write
     /// gets its time before its bytes are there, so a stamp may be older than what it stands for.)
     pub fn doubt(&self, sessions: &HashSet<SessionKey>) {

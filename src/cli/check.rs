@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::exit::{Exit, Failure};
-use super::{output, selection, stores};
+use super::{output, selection, session_arg, stores};
 use crate::catalog::Catalog;
 use crate::session::{Damage, Refusal, Session, State};
 
@@ -37,7 +37,10 @@ impl Finding {
 pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let listing = catalog.listing()?;
-    let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
+    let mut chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
+    if chosen.is_empty() && !args.all {
+        chosen.push(one_session(&catalog, args.dir.as_deref())?);
+    }
     let progress = Progress::over(chosen.len());
     let mut report = Report::new(out, args.json);
     for (agent, damage) in &listing.problems {
@@ -61,6 +64,18 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (damaged, remarks) = report.end()?;
     output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
     Ok(if damaged > 0 { Exit::Damage } else { Exit::Done })
+}
+
+/// The session that was named instead of a project.
+fn one_session(catalog: &Catalog, named: Option<&Path>) -> Result<selection::Chosen, Failure> {
+    let nothing = |dir: &Path| Failure::NothingToCheck { dir: dir.display().to_string() };
+    let Some(named) = named else { return Err(nothing(&selection::as_given(None)?)) };
+    match session_arg::find(catalog, &named.to_string_lossy()) {
+        Ok(meant) => Ok((meant.project, meant.listed)),
+        // A project without sessions.
+        Err(_) if named.is_dir() => Err(nothing(&selection::as_given(Some(named))?)),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The findings, written as they come: their number has no bound.

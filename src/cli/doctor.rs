@@ -11,6 +11,7 @@ use super::args::DoctorArgs;
 use super::exit::{Exit, Failure};
 use super::mount::default_mount_point;
 use super::output;
+use super::work_tree::WorkTree;
 use crate::catalog::Catalog;
 use crate::cut::{self, Leftover, StateDir};
 use crate::daemon::{self, Answer};
@@ -50,9 +51,10 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     args.stores.must_exist()?;
     let env = Environment::of_process();
     let mut findings = vec![device(), helper(), fuse_conf()];
-    findings.extend(stores(&Catalog::new(&env, &args.stores.options())));
+    let catalog = Catalog::new(&env, &args.stores.options());
+    findings.extend(stores(&catalog));
     findings.extend(state(&env));
-    findings.extend(mounts());
+    findings.extend(mounts(&env, &catalog));
     findings.push(mount_point(&env));
     for finding in &findings {
         let word = match finding.health {
@@ -109,8 +111,8 @@ fn helper() -> Finding {
 
 fn fuse_conf() -> Finding {
     match daemon::fuse_conf_allows_other() {
-        true => ok("/etc/fuse.conf allows --allow-other"),
-        false => ok("/etc/fuse.conf does not allow --allow-other (only needed to let root look in)"),
+        true => ok("/etc/fuse.conf allows --allow-root"),
+        false => ok("/etc/fuse.conf does not allow --allow-root (only needed to let root look in)"),
     }
 }
 
@@ -191,20 +193,61 @@ fn leftover(leftover: Leftover) -> Finding {
     }
 }
 
-fn mounts() -> Vec<Finding> {
+fn mounts(env: &Environment, catalog: &Catalog) -> Vec<Finding> {
     let mounts = mountinfo::read().unwrap_or_default();
-    let ours = mounts.iter().filter(|mount| mount.is_turnfs());
-    let look = |mount: &mountinfo::MountEntry| {
+    let mut findings = Vec::new();
+    for mount in mounts.iter().filter(|mount| mount.is_turnfs()) {
         let path = output::path(&mount.mount_point);
         let cure = format!("turnfs umount {path}");
         match daemon::ask(&mount.mount_point) {
-            Answer::Alive => ok(format!("mounted at {path}")),
-            Answer::Dead => warn(format!("dead mount at {path}: its daemon has gone"), cure),
-            Answer::Silent => warn(format!("the mount at {path} does not answer"), cure),
-            Answer::NotForUs => ok(format!("another user's mount at {path}")),
+            Answer::Alive => {
+                findings.push(ok(format!("mounted at {path}")));
+                findings.extend(alive(env, catalog, &mount.mount_point));
+            }
+            Answer::Dead => findings.push(warn(format!("dead mount at {path}: its daemon has gone"), cure)),
+            Answer::Silent => findings.push(warn(format!("the mount at {path} does not answer"), cure)),
+            Answer::NotForUs => findings.push(ok(format!("another user's mount at {path}"))),
         }
+    }
+    let on_ours = |lower: &&std::path::PathBuf| {
+        mountinfo::containing(&mounts, lower).is_some_and(mountinfo::MountEntry::is_turnfs)
     };
-    ours.map(look).collect()
+    for overlay in mounts.iter().filter(|mount| mount.lower.iter().any(|lower| on_ours(&lower))) {
+        findings.push(warn(
+            format!("the overlay at {} shows a turnfs mount", output::path(&overlay.mount_point)),
+            "a write to undo, redo or fork in the overlay is lost without an error; write in the mount itself",
+        ));
+    }
+    findings
+}
+
+/// What may surprise at a mount that answers: other stores than this shell's, a git work tree around it.
+fn alive(env: &Environment, catalog: &Catalog, mountpoint: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let running = StateDir::of(env).ok().and_then(|state| daemon::running(state.path(), mountpoint));
+    if let Some(running) = running {
+        let here: Vec<(String, std::path::PathBuf)> = catalog
+            .stores()
+            .iter()
+            .map(|store| (store.agent.kind().name().to_owned(), store.root.to_path_buf()))
+            .collect();
+        let differences = running.other_stores(&here);
+        if !differences.is_empty() {
+            let path = output::path(mountpoint);
+            findings.push(warn(
+                format!("that mount shows other stores than this shell's commands: {}", differences.join("; ")),
+                format!("turnfs umount {path} && turnfs mount {path}   (in the environment that names the right stores)"),
+            ));
+        }
+    }
+    if let Some(tree) = WorkTree::around(mountpoint) {
+        let what = format!(
+            "that mount lies in the git work tree {}: git takes it for untracked files",
+            tree.top.display()
+        );
+        findings.push(warn(what, tree.cure()));
+    }
+    findings
 }
 
 fn mount_point(env: &Environment) -> Finding {

@@ -48,6 +48,10 @@ pub enum Failure {
         "--project {dir}: there is no such directory, and no session was recorded for it; `turnfs ls --all` lists the projects that have sessions"
     )]
     NoSuchProject { dir: String },
+    #[error(
+        "no sessions belong to {dir}, so there is nothing to check; name a project or a session, or use --all"
+    )]
+    NothingToCheck { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]
     NoWorkingDirectory(io::Error),
     #[error("{path} is in no turnfs mount; name a session by its id or directory name")]

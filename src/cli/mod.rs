@@ -23,6 +23,7 @@ mod show;
 mod stores;
 mod umount;
 mod undo;
+mod work_tree;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -90,7 +91,14 @@ fn start_log(command: &Command) {
         if matches!(command, Command::Mount(_)) { "info,fuser=warn,notify::inotify=off" } else { "warn" };
     let mut log = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(usual));
     // Standard error may be a terminal or a file at any time: a daemon's becomes its log.
-    log.write_style(env_logger::WriteStyle::Never).init();
+    log.write_style(env_logger::WriteStyle::Never);
+    // What a store's names and texts hold must not reach a terminal as it is.
+    log.format(|out, record| {
+        let message = record.args().to_string();
+        let (time, level, target) = (out.timestamp(), record.level(), record.target());
+        writeln!(out, "[{time} {level:5} {target}] {}", crate::render::one_line(&message))
+    });
+    log.init();
 }
 
 /// Cuts hold a lease on a transcript; the kernel announces somebody who waits for it by SIGIO, and that

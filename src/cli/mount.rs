@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::args::MountArgs;
 use super::exit::{Exit, Failure};
-use super::selection;
+use super::work_tree::WorkTree;
+use super::{output, selection};
 use crate::catalog::Catalog;
 use crate::cut::StateDir;
 use crate::daemon::background::{self, Started};
@@ -35,11 +36,28 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let state = StateDir::of(&env)?;
     match background::start(&daemon_args(), state.path(), &mountpoint)? {
         Started::Ready { mountpoint } => {
-            writeln!(out, "mounted at {mountpoint}; `turnfs umount {mountpoint}` takes it away")?;
+            output::line(
+                out,
+                &format!("mounted at {mountpoint}; `turnfs umount {mountpoint}` takes it away"),
+            )?;
+            warn_of_git(Path::new(&mountpoint));
         }
-        Started::AlreadyMounted { mountpoint } => writeln!(out, "already mounted at {mountpoint}")?,
+        Started::AlreadyMounted { mountpoint } => {
+            output::line(out, &format!("already mounted at {mountpoint}"))?;
+        }
     }
     Ok(Exit::Done)
+}
+
+/// git would add the sessions to the project's index, or stash them away.
+fn warn_of_git(mountpoint: &Path) {
+    if let Some(tree) = WorkTree::around(mountpoint) {
+        output::complain(&format!(
+            "the mount lies in the git work tree {}, and git takes what it shows for untracked files; exclude it: {}",
+            tree.top.display(),
+            tree.cure()
+        ));
+    }
 }
 
 /// Refuses a project that is neither a directory nor recorded by any session: the mount would stay empty
@@ -63,12 +81,12 @@ fn request(args: &MountArgs, mountpoint: PathBuf) -> Result<Request, Failure> {
         project,
         stores: args.stores.options(),
         read_only: args.read_only,
-        allow_other: args.allow_other,
+        allow_root: args.allow_root,
         show_all: args.show_all,
     })
 }
 
-/// What we were called with, and the wish to be told how it went.
+/// What we were called with, and that the start is to be reported.
 fn daemon_args() -> Vec<OsString> {
     // The command's name comes first: no option stands before it.
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();

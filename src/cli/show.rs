@@ -228,7 +228,8 @@ fn show_undone(
             print_turn(&view.session, turn, &cut::undone_span(undone, turn)?, out)?;
         }
     } else {
-        writeln!(out, "undo {} of {}, {}", number, view.session.id, rfc3339(undone.at))?;
+        let (id, at) = (&view.session.id, rfc3339(undone.at));
+        output::line(out, &format!("undo {number} of {id}, {at}"))?;
         print_turns(&undone.turns, None, out)?;
     }
     Ok(Exit::Done)

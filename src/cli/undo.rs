@@ -51,13 +51,12 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let n = show::turn(&view.history, args.n)?.n;
     let done = cut::undo(&state, &view.session, &view.history, n, args.force)?;
     let (keeps, drops) = (output::turns(done.keeps), output::turns(done.drops));
-    writeln!(
-        out,
-        "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
-        session.id, done.number
-    )?;
+    let (id, number) = (&session.id, done.number);
+    let sentence =
+        format!("removed {drops}, kept {keeps}; `turnfs redo {id}` brings them back (undo {number})");
+    output::line(out, &sentence)?;
     if done.keeps > n {
-        writeln!(out, "{}", view.history.what_stays(n))?;
+        output::line(out, &view.history.what_stays(n))?;
     }
     Ok(Exit::Done)
 }

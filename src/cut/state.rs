@@ -62,6 +62,14 @@ impl StateDir {
         &self.path
     }
 
+    /// Makes sure that it is there and ours alone.
+    ///
+    /// # Errors
+    /// When it is a symlink or belongs to somebody else, or cannot be made.
+    pub fn prepare(&self) -> Result<()> {
+        self.open_or_make().map(drop)
+    }
+
     /// Opens it; `None` if it was never made.
     ///
     /// # Errors

@@ -10,7 +10,9 @@ mod failure;
 mod mountpoint;
 mod news;
 mod readiness;
+mod running;
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ pub use mountpoint::{Answer, ask, resolve};
 use mountpoint::{MountPoint, Spot};
 use news::News;
 pub use readiness::Report;
+pub use running::Running;
 
 /// How long another daemon that is just starting or ending at the same place is waited for.
 const CLAIM_LIMIT: Duration = Duration::from_secs(4);
@@ -62,7 +65,7 @@ pub struct Request {
     pub project: Option<PathBuf>,
     pub stores: StoreOptions,
     pub read_only: bool,
-    pub allow_other: bool,
+    pub allow_root: bool,
     pub show_all: bool,
 }
 
@@ -77,27 +80,26 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     let project = request.project.as_deref().map(std::path::absolute).transpose();
     let project = project.map_err(|error| Failure::io("cannot find", Path::new("."), error))?;
     let state = StateDir::of(env)?;
+    state.prepare()?;
     let catalog = Arc::new(Catalog::new(env, &request.stores));
     check_stores(&catalog)?;
-    let Some(claim) = claim(state.path(), &path)? else {
-        report.already_mounted(&path);
-        return Ok(());
+    let asked = Running::of(&request, &catalog, project.as_deref(), &path);
+    let Some(claim) = claim(state.path(), &asked)? else {
+        return already_mounted(&state, &asked, report);
     };
     let mut hidden: Vec<PathBuf> = catalog.stores().iter().map(|store| store.root.to_path_buf()).collect();
     hidden.push(state.path().to_owned());
-    let spot = match MountPoint::prepare(&path, &hidden)? {
+    let spot = match MountPoint::prepare(&path, &hidden, state.path())? {
         Spot::Free(spot) => spot,
-        Spot::AlreadyMounted => {
-            report.already_mounted(&path);
-            return Ok(());
-        }
+        Spot::AlreadyMounted => return already_mounted(&state, &asked, report),
     };
     report.start_log(state.path())?;
     // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
     rustix::process::chdir("/").map_err(|errno| Failure::io("cannot enter", Path::new("/"), errno.into()))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    recover(&state);
-    recover_now_and_then(state.clone());
+    let mut said = BTreeSet::new();
+    recover(&state, &mut said);
+    now_and_then(state.clone(), said, matches!(report, Report::Starter));
     let (sender, news) = std::sync::mpsc::channel();
     news::watch_signals(sender.clone())
         .map_err(|error| Failure::io("cannot catch signals in", &path, error))?;
@@ -109,7 +111,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
         mountpoint: path.clone(),
     };
     let fs = Arc::new(Fs::new(catalog.clone(), state, options));
-    let how = MountOptions { allow_other: request.allow_other, read_only: request.read_only };
+    let how = MountOptions { allow_root: request.allow_root, read_only: request.read_only };
     let mounted = fuse::mount(fs.clone(), spot.path(), how)
         .map_err(|error| Failure::Mount { path: path.clone(), why: error.to_string().trim().into() })?;
     let device = mounted.device();
@@ -136,6 +138,24 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     drop(claim);
     log::info!("the mount at {} has ended", path.display());
     Ok(())
+}
+
+/// The mount that was asked for is there, or another one is.
+fn already_mounted(state: &StateDir, asked: &Running, report: &mut Report) -> Result<(), Failure> {
+    let path = &asked.mountpoint;
+    // Of a daemon of an older version the options are not known.
+    let is = claim::running(state.path(), path);
+    let differences = is.map(|is| is.differences(asked)).unwrap_or_default();
+    if differences.is_empty() {
+        report.already_mounted(path);
+        return Ok(());
+    }
+    Err(Failure::OtherOptions { path: path.clone(), differences: differences.join("; ") })
+}
+
+/// What the daemon of the mount at `path` was started with, if that is known.
+pub fn running(state: &Path, path: &Path) -> Option<Running> {
+    claim::running(state, path)
 }
 
 /// Makes the kernel forget what changes outside, as soon as it does.
@@ -193,19 +213,22 @@ pub fn umount(state: Option<&Path>, path: &Path) -> Result<Detached, Failure> {
         return Err(Failure::NotOurs { path, fs_type: top.fs_type.clone() });
     }
     let how = detach::detach(&path, top.device)?;
-    if let Some(state) = state
-        && !claim::wait_until_free(state, &path, UMOUNT_LIMIT)
-    {
-        log::warn!("the daemon of {} has not ended yet", path.display());
+    if let Some(state) = state {
+        match claim::wait_until_free(state, &path, UMOUNT_LIMIT) {
+            // A daemon that was killed leaves the directory that it made.
+            true => mountpoint::remove_made(state, &path),
+            false => log::warn!("the daemon of {} has not ended yet", path.display()),
+        }
     }
     Ok(how)
 }
 
 /// Claims the mount point; `None` when a daemon has it whose mount answers.
-fn claim(state: &Path, path: &Path) -> Result<Option<Claim>, Failure> {
+fn claim(state: &Path, asked: &Running) -> Result<Option<Claim>, Failure> {
+    let path = asked.mountpoint.as_path();
     let start = Instant::now();
     loop {
-        if let Some(claim) = Claim::take(state, path)? {
+        if let Some(claim) = Claim::take(state, asked)? {
             return Ok(Some(claim));
         }
         let mounts = mountinfo::read().unwrap_or_default();
@@ -236,8 +259,8 @@ fn check_prerequisites(request: &Request) -> Result<(), Failure> {
     if fusermount().is_none() {
         return Err(Failure::NoFusermount);
     }
-    if request.allow_other && !fuse_conf_allows_other() {
-        return Err(Failure::AllowOther);
+    if request.allow_root && !fuse_conf_allows_other() {
+        return Err(Failure::AllowRoot);
     }
     Ok(())
 }
@@ -267,21 +290,32 @@ fn check_stores(catalog: &Catalog) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts in order what a crash left half done, and says so.
-fn recover(state: &StateDir) {
-    match cut::recover(state) {
-        Ok(sentences) => sentences.iter().for_each(|sentence| log::warn!("{sentence}")),
-        Err(refusal) => log::warn!("could not look for cuts that a crash left half done: {refusal}"),
+/// Finishes or rolls back what a crash left half done, and logs it. `said`: what the last look found; what is still
+/// so is not logged again.
+fn recover(state: &StateDir, said: &mut BTreeSet<String>) {
+    let found: BTreeSet<String> = match cut::recover(state) {
+        Ok(sentences) => sentences.into_iter().collect(),
+        Err(refusal) => {
+            BTreeSet::from([format!("could not look for cuts that a crash left half done: {refusal}")])
+        }
+    };
+    for sentence in found.difference(said) {
+        log::warn!("{sentence}");
     }
+    *said = found;
 }
 
-/// A command that crashes while this mount lives must not leave half a cut to be shown as a session.
-fn recover_now_and_then(state: StateDir) {
+/// A command that crashes while this mount lives must not leave half a cut to be shown as a session, and the log
+/// must not grow for ever.
+fn now_and_then(state: StateDir, mut said: BTreeSet<String>, has_log: bool) {
     const EVERY: Duration = Duration::from_secs(2);
     let look = move || {
         loop {
             std::thread::sleep(EVERY);
-            recover(&state);
+            recover(&state, &mut said);
+            if has_log {
+                readiness::rotate_log(state.path());
+            }
         }
     };
     if let Err(error) = std::thread::Builder::new().name("recover".into()).spawn(look) {

@@ -1,16 +1,16 @@
 //! Telling whoever started the daemon how it went: a terminal, `turnfs mount` behind a pipe, systemd.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use crate::host::own::{self, For};
 
-/// A log larger than this is put aside at the next start, bytes.
+/// A log larger than this, bytes, is put aside (`turnfs.log.old`); only the last such one is kept.
 const LARGEST_LOG: u64 = 1 << 20;
 
 /// To whom a daemon reports.
@@ -75,11 +75,25 @@ impl Report {
     }
 }
 
+/// Puts the log aside if it has become too large, and goes on in a new one.
+pub(super) fn rotate_log(state: &Path) {
+    let path = log_file(state);
+    if is_too_large(&path)
+        && let Err(error) = open_log(&path)
+    {
+        log::warn!("cannot begin a new log {}: {error}", path.display());
+    }
+}
+
+fn is_too_large(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.len() > LARGEST_LOG)
+}
+
 fn open_log(path: &Path) -> io::Result<()> {
-    if path.metadata().is_ok_and(|meta| meta.len() > LARGEST_LOG) {
+    if is_too_large(path) {
         std::fs::rename(path, path.with_extension("log.old"))?;
     }
-    let log: File = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let log = own::file(path, For::Appending)?;
     rustix::stdio::dup2_stderr(log)?;
     Ok(())
 }

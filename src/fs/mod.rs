@@ -167,6 +167,12 @@ impl Fs {
         Ok(self.attr(ino, &node, facts, heard))
     }
 
+    /// Forgets every history and text that is in memory.
+    pub fn forget_what_was_read(&self) {
+        self.catalog.forget_all();
+        self.texts.clear();
+    }
+
     /// The kernel forgot that many answers about a node.
     pub fn forget(&self, ino: u64, lookups: u64) {
         self.inodes.forget(ino, lookups);

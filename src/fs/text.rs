@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::project_state::ProjectState;
 use crate::catalog::Watching;
 use crate::cut::Undone;
-use crate::render::one_line;
+use crate::render::{escaped_json, one_line};
 use crate::session::{
     self, Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
 };
@@ -274,7 +274,9 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
         files: all.map(|file| file.to_string_lossy().into_owned()).collect(),
     };
     // Strings and numbers always serialise.
-    serde_json::to_string_pretty(&meta).map(|text| text + "\n").unwrap_or_default()
+    serde_json::to_string_pretty(&meta)
+        .map(|text| escaped_json(&text).into_owned() + "\n")
+        .unwrap_or_default()
 }
 
 /// How the changes of a store are noticed.

@@ -92,6 +92,11 @@ impl Texts {
         }
     }
 
+    /// Forgets all of them.
+    pub fn clear(&self) {
+        *self.kept.lock() = Kept::default();
+    }
+
     /// What is remembered costs so much, bytes.
     pub fn cost(&self) -> u64 {
         self.kept.lock().cost as u64

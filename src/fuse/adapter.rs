@@ -52,7 +52,11 @@ impl Adapter {
         let refusal = match done {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(refusal)) => refusal,
-            Err(_) => Refusal::Internal { what: format!("{} panicked", op.name()) },
+            Err(_) => {
+                // Whatever it was at may be half done in memory.
+                self.fs.forget_what_was_read();
+                Refusal::Internal { what: format!("{} panicked", op.name()) }
+            }
         };
         if matches!(refusal, Refusal::Internal { .. } | Refusal::NotAsPromised { .. } | Refusal::Io { .. }) {
             self.fs.note_error(op, &refusal);

@@ -36,6 +36,8 @@ pub struct MountEntry {
     pub fs_type: String,
     /// The user who mounted a FUSE file system (`user_id=`).
     pub user: Option<u32>,
+    /// The lower directories of an overlay, as far as they can be told apart.
+    pub lower: Vec<PathBuf>,
 }
 
 impl MountEntry {
@@ -105,7 +107,12 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let user = super_options
         .split(|byte| *byte == b',')
         .find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-    Some(MountEntry { device, mount_point, fs_type, user })
+    let lower = super_options.split(|byte| *byte == b',').filter_map(|option| {
+        option.strip_prefix(b"lowerdir=").or_else(|| option.strip_prefix(b"lowerdir+="))
+    });
+    let lower = lower.flat_map(|dirs| dirs.split(|byte| *byte == b':')).filter(|dir| !dir.is_empty());
+    let lower = lower.map(|dir| PathBuf::from(unescape(dir))).collect();
+    Some(MountEntry { device, mount_point, fs_type, user, lower })
 }
 
 /// The kernel writes blank, tab, newline, backslash (and `#`) as `\ooo`.
@@ -148,7 +155,7 @@ mod tests {
 
     fn entry(device: (u32, u32), at: &str, fs_type: &str, user: Option<u32>) -> MountEntry {
         let device = Device { major: device.0, minor: device.1 };
-        MountEntry { device, mount_point: at.into(), fs_type: fs_type.into(), user }
+        MountEntry { device, mount_point: at.into(), fs_type: fs_type.into(), user, lower: Vec::new() }
     }
 
     #[test]

@@ -13,6 +13,23 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     replace(text, |_| true)
 }
 
+/// JSON text of the same value in which no string holds an unsafe character as such. (Newlines between tokens stay.)
+pub fn escaped_json(json: &str) -> Cow<'_, str> {
+    let Some(first) = find_unsafe(json, |b| b != b'\n') else { return Cow::Borrowed(json) };
+    let mut escaped = String::with_capacity(json.len() + 16);
+    let (mut rest, mut next) = (json, Some(first));
+    while let Some((at, c)) = next {
+        escaped.push_str(&rest[..at]);
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            escaped.push_str(&format!("\\u{unit:04x}"));
+        }
+        rest = &rest[at + c.len_utf8()..];
+        next = find_unsafe(rest, |b| b != b'\n');
+    }
+    escaped.push_str(rest);
+    Cow::Owned(escaped)
+}
+
 /// Shows what is unsafe, as far as `counts` does not except the (ASCII) byte.
 fn replace(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Cow<'_, str> {
     // Most text is clean: find the first bad character before copying anything.
