@@ -16,7 +16,7 @@ pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
-pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
+pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
 pub use stamp::{Ground, Stamp, file_system_is_tested};
 
 use std::io::Read;
@@ -29,28 +29,38 @@ use rustix::io::Errno;
 use crate::session::{FileHash, Refusal, Result};
 
 /// Reads `range` (bytes) of a store's file; `file` is relative to the store's root. Of a compressed file the
-/// range counts plain bytes.
+/// range counts plain bytes, and everything before it is unpacked and passed over.
 ///
 /// # Errors
 /// [`Refusal::Changed`] when the file is gone or ends before the range does; and what prevents reading.
 pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>> {
     let changed = || Refusal::Changed { what: file.display().to_string() };
-    let opened = StoreDir::open(root)?.map(|store| plain(&store, file)).transpose()?.flatten();
+    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
     let opened = opened.ok_or_else(changed)?;
     let path = root.join(file);
+    let wanted = range.end.checked_sub(range.start).ok_or_else(changed)?;
+    let too_long = Refusal::Io { action: "cannot hold a turn of", path: path.clone(), errno: Errno::FBIG };
+    let Ok(len) = usize::try_from(wanted) else { return Err(too_long) };
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => changed(),
+        _ => packed::refusal("cannot read", &path, error),
+    };
+    if is_packed(file) {
+        let mut stream = packed::from_start(&opened).map_err(failed)?;
+        std::io::copy(&mut stream.by_ref().take(range.start), &mut std::io::sink()).map_err(failed)?;
+        let mut bytes = Vec::new();
+        stream.take(wanted).read_to_end(&mut bytes).map_err(failed)?;
+        return if bytes.len() == len { Ok(bytes) } else { Err(changed()) };
+    }
     let metadata = opened.metadata().map_err(|error| Refusal::io("cannot look at", &path, error))?;
-    if range.end < range.start || metadata.len() < range.end {
+    if metadata.len() < range.end {
         return Err(changed());
     }
-    let Ok(len) = usize::try_from(range.end - range.start) else {
-        return Err(Refusal::Io { action: "cannot hold a turn of", path, errno: Errno::FBIG });
-    };
-    let mut bytes = vec![0; len];
-    match opened.read_exact_at(&mut bytes, range.start) {
-        Ok(()) => Ok(bytes),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed()),
-        Err(error) => Err(Refusal::io("cannot read", &path, error)),
-    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| too_long)?;
+    bytes.resize(len, 0);
+    opened.read_exact_at(&mut bytes, range.start).map_err(failed)?;
+    Ok(bytes)
 }
 
 /// A small file of a store, whole; `None` if it is not there.

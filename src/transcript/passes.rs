@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::scan::{Cursor, steady};
+use super::scan::{Cursor, Source, steady};
 use super::{Line, Scanned, Stamp, StoreDir, packed};
 use crate::session::{FileHash, Refusal, Result};
 
@@ -87,14 +87,13 @@ impl Passes {
             stopped = Some(*found);
         }
         let from = stopped.as_ref().map_or(0, |stopped| stopped.at);
-        let plain = packed::unpacked(store, file, opened)?;
-        let Went { found, stopped, scanned, resumed } = go_on(&plain, &path, stopped, basis, start, each)?;
+        let Went { found, stopped, scanned, resumed } = go_on(&opened, &path, stopped, basis, start, each)?;
         let same = match known {
             Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
             Some((_, same)) if resumed => same.min(from),
             _ => 0,
         };
-        let stamp = if packed::is_packed(file) { stamp } else { scanned.stamp };
+        let stamp = scanned.stamp;
         let stopped = Box::new(stopped);
         self.files.insert(file.to_owned(), Kept { stopped, scanned, stamp, read_at, same, used: true });
         Ok(Some((found, scanned)))
@@ -148,19 +147,23 @@ fn go_on<T: Clone, B: Clone>(
     let mut last = before;
     let (mut parsed, mut checked) = (0, 0);
     let (found, scanned) = steady(file, path, |len| {
-        let mut cursor = Cursor::new(file);
+        let mut cursor = Cursor::new(Source::of(file, path, len)?);
         let mut stopped = None;
         // Of a file that changes under the pass, the last try went on to here.
-        if let Some(before) = last.take().filter(|before| before.at <= len) {
+        let is_there = |before: &Stopped<T, B>| packed::is_packed(path) || before.at <= len;
+        if let Some(before) = last.take().filter(is_there) {
             checked += before.at;
             let hash = cursor.skip(before.at)?;
             stopped = Some(before).filter(|before| before.hash == hash);
         }
-        let mut stopped = stopped.unwrap_or_else(|| {
-            resumed = false;
-            cursor = Cursor::new(file);
-            Stopped { found: start(), basis: basis.clone(), at: 0, line: 1, hash: FileHash::of(b"") }
-        });
+        let mut stopped = match stopped {
+            Some(stopped) => stopped,
+            None => {
+                resumed = false;
+                cursor = Cursor::new(Source::of(file, path, len)?);
+                Stopped { found: start(), basis: basis.clone(), at: 0, line: 1, hash: FileHash::of(b"") }
+            }
+        };
         let mut tail = None;
         let mut line = |line: Line<'_>| {
             if line.terminated {
@@ -170,12 +173,13 @@ fn go_on<T: Clone, B: Clone>(
                 each(tail.insert(stopped.found.clone()), line);
             }
         };
-        parsed += len - stopped.at;
-        let stop = cursor.lines(stopped.line, len, &mut line)?;
+        let from = stopped.at;
+        let stop = cursor.lines(stopped.line, &mut line)?;
+        parsed += stop.len - from;
         (stopped.at, stopped.line, stopped.hash) = (stop.at, stop.line, stop.hash);
         let found = tail.unwrap_or_else(|| stopped.found.clone());
         last = Some(stopped);
-        Ok((found, stop.whole))
+        Ok((found, stop.len, stop.whole))
     })?;
     let stopped = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
     Ok(Went { found, stopped, scanned: Scanned { parsed, checked, ..scanned }, resumed })

@@ -1,9 +1,10 @@
 //! One pass over a file, front to back: lines, byte offsets, length, hash.
 //!
-//! Memory is one chunk plus the longest line; a run of NUL bytes, as power losses leave them by the
-//! gigabyte, is counted and not kept.
+//! Memory is one chunk plus the longest line, of which no more than [`LONGEST_LINE`] bytes are held; a run of
+//! NUL bytes, as power losses leave them by the gigabyte, is counted and not kept.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -11,9 +12,13 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Stamp;
 use super::metrics::{ReadKind, count_bytes};
+use super::{Stamp, packed};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
+
+/// Longest line that is read as one, bytes without its newline; a longer one is damage and never held whole.
+/// Real lines have some megabytes, and tens of megabytes with pictures in them.
+pub const LONGEST_LINE: usize = 128 << 20;
 
 /// Bytes read at once: fits a core's second-level cache, so that hashing, splitting and parsing find the
 /// bytes there.
@@ -30,8 +35,10 @@ pub struct Line<'a> {
     pub end: u64,
     /// NUL bytes at its start that are not in `bytes`.
     pub nuls: u64,
-    /// The line without its newline.
+    /// The line without its newline; nothing of a line that is too long.
     pub bytes: &'a [u8],
+    /// It is longer than [`LONGEST_LINE`].
+    pub too_long: bool,
     /// Whether it ends with a newline.
     pub terminated: bool,
 }
@@ -39,7 +46,7 @@ pub struct Line<'a> {
 impl Line<'_> {
     /// Nothing but blanks, as every known client skips it.
     pub fn is_blank(&self) -> bool {
-        self.nuls == 0 && self.bytes.iter().all(u8::is_ascii_whitespace)
+        self.nuls == 0 && !self.too_long && self.bytes.iter().all(u8::is_ascii_whitespace)
     }
 }
 
@@ -64,7 +71,7 @@ impl Scanned {
     }
 }
 
-/// Gives every line of `file` to `each`, in order. `start` makes the value that collects what is found; it
+/// Gives every line of `file` to `each`, in order; of a compressed file (`path` says so) its plain lines. `start` makes the value that collects what is found; it
 /// is called again if the file changed while it was read and has to be read once more.
 ///
 /// A file that still changes then, and not only grows, is refused with EAGAIN. Growth behind the length at
@@ -80,18 +87,22 @@ pub fn scan<T>(
 ) -> Result<(T, Scanned)> {
     steady(file, path, |len| {
         let mut found = start();
-        let stop = Cursor::new(file).lines(1, len, &mut |line| each(&mut found, line))?;
-        Ok((found, stop.whole))
+        let source = Source::of(file, path, len)?;
+        let stop = Cursor::new(source).lines(1, &mut |line| each(&mut found, line))?;
+        Ok((found, stop.len, stop.whole))
     })
     .map(|(found, scanned)| (found, Scanned { parsed: scanned.len, ..scanned }))
 }
 
-/// Length and hash of `file`, read as by [`scan`].
+/// Length and hash of the bytes of `file` as it lies on the disk, read as by [`scan`].
 ///
 /// # Errors
 /// What prevents reading.
 pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
-    let (_, scanned) = steady(file, path, |len| Ok(((), Cursor::new(file).skip(len)?)))?;
+    let (_, scanned) = steady(file, path, |len| {
+        let hash = Cursor::new(Source::Plain { file, len }).skip(len)?;
+        Ok(((), len, hash))
+    })?;
     Ok(Scanned { checked: scanned.len, ..scanned })
 }
 
@@ -101,23 +112,32 @@ pub fn scan_bytes(bytes: &[u8], first_line: u64, first_byte: u64, mut each: impl
     let mut at = 0;
     for newline in memchr::memchr_iter(b'\n', bytes) {
         let (start, end) = (first_byte + at as u64, first_byte + newline as u64 + 1);
-        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..newline], terminated: true });
+        each(Line {
+            number,
+            start,
+            end,
+            nuls: 0,
+            bytes: &bytes[at..newline],
+            too_long: false,
+            terminated: true,
+        });
         number += 1;
         at = newline + 1;
     }
     if at < bytes.len() {
         let (start, end) = (first_byte + at as u64, first_byte + bytes.len() as u64);
-        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..], terminated: false });
+        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..], too_long: false, terminated: false });
     }
 }
 
-/// Repeats `once` if the file changed under it. Its argument is the length to read.
+/// Repeats `once` if the file changed under it. Its argument is the file's length; it returns how long the content
+/// was that it read, and the hash of that.
 pub(super) fn steady<T>(
     file: &File,
     path: &Path,
-    mut once: impl FnMut(u64) -> std::io::Result<(T, FileHash)>,
+    mut once: impl FnMut(u64) -> std::io::Result<(T, u64, FileHash)>,
 ) -> Result<(T, Scanned)> {
-    let cannot = |error| Refusal::io("cannot read", path, error);
+    let cannot = |error| packed::refusal("cannot read", path, error);
     let mut again = true;
     loop {
         let before = Stamp::of(file).map_err(cannot)?;
@@ -126,8 +146,8 @@ pub(super) fn steady<T>(
         let steady = before == after;
         let grew = after.len > before.len;
         match result {
-            Ok((found, hash)) if steady || (grew && !again) => {
-                return Ok((found, Scanned { len: before.len, hash, stamp: before, parsed: 0, checked: 0 }));
+            Ok((found, len, hash)) if steady || (grew && !again) => {
+                return Ok((found, Scanned { len, hash, stamp: before, parsed: 0, checked: 0 }));
             }
             Err(error) if steady => return Err(cannot(error)),
             _ if again => again = false,
@@ -149,56 +169,99 @@ pub(super) struct Stop {
     pub at: u64,
     pub line: u64,
     pub hash: FileHash,
-    /// Hash of all that was read.
+    /// Length and hash of all that was read.
+    pub len: u64,
     pub whole: FileHash,
+}
+
+/// Where the bytes of a pass come from, in order.
+pub(super) enum Source<'f> {
+    /// The file's first `len` bytes.
+    Plain { file: &'f File, len: u64 },
+    /// What a compressed file holds, to its end.
+    Packed(Box<dyn Read + 'f>),
+}
+
+impl Source<'_> {
+    /// The plain content of a file of which `len` bytes are to be read; `path` says whether it is compressed.
+    pub fn of<'f>(file: &'f File, path: &Path, len: u64) -> std::io::Result<Source<'f>> {
+        Ok(match packed::is_packed(path) {
+            true => Source::Packed(packed::from_start(file)?),
+            false => Source::Plain { file, len },
+        })
+    }
+
+    /// Reads the bytes at `at`, where the last ones ended; 0 at the end.
+    fn read(&mut self, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
+        loop {
+            let got = match self {
+                Source::Plain { len, .. } if at >= *len => return Ok(0),
+                Source::Plain { file, len } => {
+                    let want = buffer.len().min(usize::try_from(*len - at).unwrap_or(usize::MAX));
+                    match file.read_at(&mut buffer[..want], at) {
+                        Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                        result => result,
+                    }
+                }
+                Source::Packed(stream) => stream.read(buffer),
+            };
+            match got {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
 }
 
 /// A place in a file, with the hash of what is before it.
 pub(super) struct Cursor<'f> {
-    file: &'f File,
+    source: Source<'f>,
     hash: Xxh3,
     at: u64,
 }
 
-impl Cursor<'_> {
+impl<'f> Cursor<'f> {
     /// At the file's start.
-    pub fn new(file: &File) -> Cursor<'_> {
-        // A hint only; where it is not known, nothing is lost.
-        let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
-        Cursor { file, hash: Xxh3::new(), at: 0 }
+    pub fn new(source: Source<'f>) -> Cursor<'f> {
+        if let Source::Plain { file, .. } = source {
+            // A hint only; where it is not known, nothing is lost.
+            let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
+        }
+        Cursor { source, hash: Xxh3::new(), at: 0 }
     }
 
-    /// Goes to byte `to`; the hash of everything before it.
+    /// Goes to byte `to`, or to the end where that comes first; the hash of everything before.
     pub fn skip(&mut self, to: u64) -> std::io::Result<FileHash> {
         let mut chunk = vec![0; CHUNK];
         while self.at < to {
             let want = CHUNK.min(usize::try_from(to - self.at).unwrap_or(CHUNK));
-            let got = read(self.file, &mut chunk[..want], self.at)?;
+            let got = self.source.read(&mut chunk[..want], self.at)?;
+            if got == 0 {
+                break;
+            }
             self.hash.update(&chunk[..got]);
             self.at += got as u64;
         }
         Ok(FileHash(self.hash.digest128()))
     }
 
-    /// Gives the lines from here up to byte `len` to `each`. Here begins the line with this number.
-    pub fn lines(
-        mut self,
-        mut number: u64,
-        len: u64,
-        each: &mut dyn FnMut(Line<'_>),
-    ) -> std::io::Result<Stop> {
+    /// Gives the lines from here to the end to `each`. Here begins the line with this number.
+    pub fn lines(mut self, mut number: u64, each: &mut dyn FnMut(Line<'_>)) -> std::io::Result<Stop> {
         let mut buffer = vec![0; CHUNK];
         // Of everything before `line_start`.
         let mut complete = self.hash.clone();
-        // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`.
+        // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`; of a line that is
+        // too long nothing is held, and `dropped` counts what is not.
         let mut held = 0;
-        let (mut line_start, mut nuls) = (self.at, 0u64);
-        while self.at < len {
+        let (mut line_start, mut nuls, mut dropped) = (self.at, 0u64, 0u64);
+        loop {
             if buffer.len() - held < CHUNK {
-                buffer.resize((buffer.len() * 2).max(held + CHUNK), 0);
+                buffer.resize((buffer.len() * 2).min(LONGEST_LINE + CHUNK).max(held + CHUNK), 0);
             }
-            let want = CHUNK.min(usize::try_from(len - self.at).unwrap_or(CHUNK));
-            let got = read(self.file, &mut buffer[held..held + want], self.at)?;
+            let got = self.source.read(&mut buffer[held..held + CHUNK], self.at)?;
+            if got == 0 {
+                break;
+            }
             let filled = held + got;
             let lines_end = memchr::memrchr(b'\n', &buffer[held..filled]).map(|at| held + at + 1);
             if let Some(end) = lines_end {
@@ -211,13 +274,20 @@ impl Cursor<'_> {
             for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
                 let newline = held + newline;
                 let bytes = &buffer[from..newline];
-                let end = line_start + nuls + bytes.len() as u64 + 1;
-                each(Line { number, start: line_start, end, nuls, bytes, terminated: true });
-                (line_start, nuls, from) = (end, 0, newline + 1);
+                let end = line_start + nuls + dropped + bytes.len() as u64 + 1;
+                let too_long = dropped > 0 || bytes.len() > LONGEST_LINE;
+                let bytes = if too_long { &[] } else { bytes };
+                each(Line { number, start: line_start, end, nuls, bytes, too_long, terminated: true });
+                (line_start, nuls, dropped, from) = (end, 0, 0, newline + 1);
                 number += 1;
             }
             let rest = &buffer[from..filled];
-            if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
+            if dropped > 0 || rest.len() > LONGEST_LINE {
+                dropped += rest.len() as u64;
+                held = 0;
+                buffer.truncate(CHUNK);
+                buffer.shrink_to_fit();
+            } else if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
                 nuls += rest.len() as u64;
                 held = 0;
             } else {
@@ -227,23 +297,12 @@ impl Cursor<'_> {
                 held = filled - from;
             }
         }
-        if held > 0 || nuls > 0 {
-            let bytes = &buffer[..held];
-            each(Line { number, start: line_start, end: len, nuls, bytes, terminated: false });
+        if held > 0 || nuls > 0 || dropped > 0 {
+            let (bytes, end, too_long) = (&buffer[..held], self.at, dropped > 0);
+            each(Line { number, start: line_start, end, nuls, bytes, too_long, terminated: false });
         }
         let [hash, whole] = [complete, self.hash].map(|hash| FileHash(hash.digest128()));
-        Ok(Stop { at: line_start, line: number, hash, whole })
-    }
-}
-
-/// At least one byte of `file` at `at`.
-fn read(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
-    loop {
-        match file.read_at(buffer, at) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
+        Ok(Stop { at: line_start, line: number, hash, len: self.at, whole })
     }
 }
 
