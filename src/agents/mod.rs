@@ -152,7 +152,7 @@ pub trait Agent: Send + Sync {
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
 }
 
-/// A history; where a file of it is a link, a FIFO or the like, one that says so.
+/// A history; where a file of it is a link, a FIFO or the like, or unpacks to too much, one that says so.
 ///
 /// # Errors
 /// Every other reason for which it cannot be read.
@@ -160,6 +160,12 @@ fn unless_irregular(loaded: Result<History>) -> Result<History> {
     match loaded {
         Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
             let what = format!("a transcript that is a link or no regular file ({})", path.display());
+            Ok(History::unsupported(what, Vec::new()))
+        }
+        Err(Refusal::UnpacksTooLarge { path, ratio, largest }) => {
+            let limits = format!("{ratio} times its size, or to more than {} GiB", largest >> 30);
+            let what =
+                format!("a compressed transcript that unpacks to more than {limits} ({})", path.display());
             Ok(History::unsupported(what, Vec::new()))
         }
         other => other,

@@ -24,6 +24,10 @@ pub(super) use open::{CHUNK, Open};
 const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
 const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 
+/// Longest file that is read whole, bytes: an index that sessions share, a journal, a list of removed turns. Real
+/// ones have kilobytes.
+const LONGEST_SLURP: usize = 256 << 20;
+
 /// A directory held open; all paths are relative to it.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -311,9 +315,15 @@ impl Tree {
     }
 
     /// A small file's bytes; `None` if it is not there.
+    ///
+    /// # Errors
+    /// EFBIG if it is longer than [`LONGEST_SLURP`]; and what prevents reading.
     pub fn slurp(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
         let Some(open) = self.read(relative)? else { return Ok(None) };
-        let mut bytes = vec![0; open.len()? as usize];
+        let Some(len) = usize::try_from(open.len()?).ok().filter(|len| *len <= LONGEST_SLURP) else {
+            return Err(self.error("reading", relative, Errno::FBIG.into()));
+        };
+        let mut bytes = vec![0; len];
         let read = open.read_full(&mut bytes, 0)?;
         bytes.truncate(read);
         Ok(Some(bytes))

@@ -165,10 +165,14 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
         };
         let open =
             open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
+        let changed = || Refusal::Changed { what: format!("the backup of turn {}", turn.n) };
+        if open.len()?.checked_sub(offset).is_none_or(|left| left < len as u64) {
+            return Err(changed());
+        }
         let at = bytes.len();
         bytes.resize(at + len, 0);
         if open.read_full(&mut bytes[at..], offset)? != len {
-            return Err(Refusal::Changed { what: format!("the backup of turn {}", turn.n) });
+            return Err(changed());
         }
     }
     Ok(bytes)

@@ -86,6 +86,12 @@ pub enum Refusal {
     /// A system call failed; the caller gets its errno.
     #[error("{action} {}: {}", .path.display(), describe(*.errno))]
     Io { action: &'static str, path: PathBuf, errno: Errno },
+    /// A compressed file of which no more is unpacked. `largest`: bytes.
+    #[error(
+        "{} unpacks to more than {ratio} times its size, or to more than {} GiB, so it is not read",
+        .path.display(), .largest >> 30
+    )]
+    UnpacksTooLarge { path: PathBuf, ratio: u64, largest: u64 },
     /// What was read after a cut is not what its plan said. A bug, here or in what is known of the store.
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
@@ -121,6 +127,7 @@ impl Refusal {
             Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
             Refusal::NotPermitted => Errno::PERM,
             Refusal::NotFound { .. } => Errno::NOENT,
+            Refusal::UnpacksTooLarge { .. } => Errno::FBIG,
             Refusal::Io { errno, .. } => *errno,
             Refusal::NotAsPromised { .. } | Refusal::NotPutBack { .. } | Refusal::Internal { .. } => {
                 Errno::IO

@@ -16,7 +16,7 @@ use super::records::{self, HistoryBase};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Stamp, StoreDir};
+use crate::transcript::{self, Line, Stamp, StoreDir, scan};
 
 /// What is remembered of one store.
 #[derive(Default)]
@@ -104,13 +104,17 @@ impl Memory {
         {
             return Ok(known.names.clone());
         }
-        let mut content = Vec::new();
-        if let Some(mut opened) = store.file(file)? {
-            std::io::Read::read_to_end(&mut opened, &mut content)
-                .map_err(|error| Refusal::io("cannot read", &store.path().join(file), error))?;
+        let mut names = HashMap::new();
+        if let Some(opened) = store.file(file)? {
+            let path = store.path().join(file);
+            let each = |names: &mut HashMap<String, String>, line: Line<'_>| {
+                names.extend(records::names(line.bytes));
+            };
+            let (found, scanned) = scan(&opened, &path, HashMap::new, each)?;
+            count_bytes(AgentKind::Codex, ReadKind::Index, scanned.len);
+            names = found;
         }
-        count_bytes(AgentKind::Codex, ReadKind::Index, content.len() as u64);
-        let names = Arc::new(records::names(&content));
+        let names = Arc::new(names);
         self.names = Some(KnownNames { stamp, read_at, names: names.clone() });
         Ok(names)
     }

@@ -10,12 +10,13 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::KimiCli;
+use super::json::objects;
 use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
 use super::lenient::{self, Control};
-use super::work_dirs;
+use super::{parse, work_dirs};
 use crate::agents::Agent as _;
 use crate::session::{
     Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
@@ -122,17 +123,13 @@ fn without_system_prompt(session: &Session, kept: &Kept) -> Result<Content> {
     let mut line = Vec::new();
     let read = BufReader::new(file).take(kept.bytes).read_until(b'\n', &mut line);
     read.map_err(|error| Refusal::io("reading", &store.path().join(&kept.source), error))?;
-    let is_prompt = serde_json::from_slice::<Role>(&line).is_ok_and(|line| line.role == "_system_prompt");
+    let is_prompt =
+        parse::context(line.trim_ascii_end()).is_ok_and(|line| line.role.text() == "_system_prompt");
     if !is_prompt {
         return Ok(Content::Prefix { file: kept.source.clone(), bytes: kept.bytes });
     }
     let span = line.len() as u64..kept.bytes;
     Ok(Content::Parts(vec![Part::Piece(Piece { file: kept.source.as_path().into(), span })]))
-}
-
-#[derive(Deserialize)]
-struct Role {
-    role: String,
 }
 
 /// Whether the client would go on with this session in its work directory.
@@ -212,11 +209,11 @@ struct Approval {
     auto_approve_actions: [(); 0],
 }
 
-/// What a fork takes from the source's state.json.
-#[derive(Default, Deserialize)]
-struct SourceState {
-    #[serde(default)]
-    additional_dirs: Vec<String>,
+objects! {
+    /// What a fork takes from the source's state.json.
+    struct SourceState {
+        additional_dirs: Vec<String> = "additional_dirs",
+    }
 }
 
 fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
@@ -243,7 +240,7 @@ fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
     let state = ForkState {
         version: 1,
         approval: Approval::default(),
-        additional_dirs: source.additional_dirs,
+        additional_dirs: source.additional_dirs.unwrap_or_default(),
         custom_title: format!("Fork: {}", title.as_deref().unwrap_or("Untitled")),
         title_generated: true,
         title_generate_attempts: 0,

@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use md5::{Digest, Md5};
-use serde::Deserialize;
 
 use super::head::{self, Head};
-use super::json::JsonStr;
+use super::json::{JsonStr, objects};
 use super::lenient::{self, Control};
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, DamageClass, Place, Result, Session, SessionKey};
@@ -342,10 +341,18 @@ pub(super) fn order(name: &str) -> Option<(u8, u64)> {
     }
 }
 
-#[derive(Deserialize)]
-struct State<'a> {
-    #[serde(borrow, default)]
-    custom_title: Option<JsonStr<'a>>,
+objects! {
+    struct State<'a> {
+        custom_title: Option<JsonStr<'a>> = "custom_title",
+    }
+    /// kimi.json.
+    struct Index {
+        work_dirs: Vec<WorkDir> = "work_dirs",
+    }
+    struct WorkDir {
+        path: String = "path",
+        kaos: String = "kaos",
+    }
 }
 
 /// The title that the user or the client gave, out of state.json.
@@ -360,7 +367,7 @@ fn title(dir: &StoreDir) -> Result<Option<String>, String> {
     let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken_state("not valid UTF-8"))?;
     let title = |text: &str| {
         let state: State<'_> = serde_json::from_str(text)?;
-        Ok::<_, serde_json::Error>(state.custom_title.map(|title| title.text().into_owned()))
+        Ok::<_, serde_json::Error>(state.custom_title.flatten().map(|title| title.text().into_owned()))
     };
     let title = title(text).or_else(|error| {
         let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
@@ -382,38 +389,22 @@ struct Projects {
     listed: Result<HashMap<String, Place>, String>,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    work_dirs: Vec<WorkDir>,
-}
-
-#[derive(Deserialize)]
-struct WorkDir {
-    path: String,
-    #[serde(default = "local")]
-    kaos: String,
-}
-
-fn local() -> String {
-    LOCAL.to_owned()
-}
-
 impl Projects {
     fn read(store: &StoreDir) -> Projects {
         let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
             Ok(Some(bytes)) => {
                 count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
-                serde_json::from_slice::<Index>(&bytes)
-                    .or_else(|error| {
-                        let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
-                        serde_json::from_str(&plain)
-                    })
-                    .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told"))
+                let index = serde_json::from_slice::<Index>(&bytes).or_else(|error| {
+                    let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
+                    serde_json::from_str(&plain)
+                });
+                let places = index.map_err(|error| error.to_string()).and_then(Index::places);
+                places.map_err(|what| format!("{what}; kimi-cli does not start, and no project can be told"))
             }
             Ok(None) => Err("it is not there, so no project can be told".into()),
             Err(refusal) => Err(refusal.to_string()),
         };
-        Projects { listed: listed.map(|index| index.work_dirs.into_iter().map(WorkDir::place).collect()) }
+        Projects { listed }
     }
 
     /// Where the sessions in this directory under sessions/ belong.
@@ -434,14 +425,23 @@ pub(super) fn folder(path: &str) -> String {
     Md5::digest(path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+impl Index {
+    /// Places by directory under sessions/. The client takes a file without a list for one with an empty list.
+    fn places(self) -> Result<HashMap<String, Place>, String> {
+        self.work_dirs.unwrap_or_default().into_iter().map(WorkDir::place).collect()
+    }
+}
+
 impl WorkDir {
     /// The directory's name under sessions/, and the place of its sessions.
-    fn place(self) -> (String, Place) {
-        let hash = folder(&self.path);
-        if self.kaos != LOCAL {
-            let reason = format!("its work directory {} is on {}, not on this machine", self.path, self.kaos);
-            return (format!("{}_{hash}", self.kaos), Place::Unplaced { reason });
+    fn place(self) -> Result<(String, Place), String> {
+        let path = self.path.ok_or("a work directory without a path")?;
+        let kaos = self.kaos.as_deref().unwrap_or(LOCAL);
+        let hash = folder(&path);
+        if kaos != LOCAL {
+            let reason = format!("its work directory {path} is on {kaos}, not on this machine");
+            return Ok((format!("{kaos}_{hash}"), Place::Unplaced { reason }));
         }
-        (hash, Place::recorded(&self.path))
+        Ok((hash, Place::recorded(&path)))
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::align::from_context::{ContextTurn, align_without_wire};
 use super::align::{Alignment, align};
 use super::parse::{self, Message, Wire};
-use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine};
-use super::turns::{Walk, Walker, call_key};
+use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine, call_key};
+use super::turns::{Walk, Walker};
 use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{

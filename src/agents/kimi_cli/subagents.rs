@@ -6,10 +6,9 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde::Deserialize;
 
 use super::head::{self, Head};
-use super::json::JsonStr;
+use super::json::{JsonStr, objects};
 use super::layout::{CONTEXT, LONGEST_STATE, SUBAGENTS, Stats, WIRE, files};
 use crate::session::{AgentKind, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -28,12 +27,11 @@ struct Known {
 /// By absolute path: everybody who asks for a parent's sub-agents asks for all of them, again and again.
 static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
 
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(borrow, default)]
-    subagent_type: Option<JsonStr<'a>>,
-    #[serde(borrow, default)]
-    description: Option<JsonStr<'a>>,
+objects! {
+    struct Meta<'a> {
+        subagent_type: Option<JsonStr<'a>> = "subagent_type",
+        description: Option<JsonStr<'a>> = "description",
+    }
 }
 
 /// The sub-agent sessions below a session's directory.
@@ -108,6 +106,6 @@ fn title(dir: &StoreDir) -> Option<String> {
     count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
     let meta: Meta<'_> = serde_json::from_str(simdutf8::basic::from_utf8(&bytes).ok()?).ok()?;
     let words: Vec<_> =
-        [meta.subagent_type, meta.description].into_iter().flatten().map(JsonStr::text).collect();
+        [meta.subagent_type, meta.description].into_iter().flatten().flatten().map(JsonStr::text).collect();
     (!words.is_empty()).then(|| words.join(": "))
 }

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use jiff::Timestamp;
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::Xxh3;
 
-use super::records::{TextKey, WireEvent, WireLine};
+use super::records::{TextKey, WireEvent, WireLine, call_key};
 use crate::session::{TurnDetail, TurnStatus};
 use commands::{command_effect, needs_reply, side_record};
 use nesting::{Nesting, settle};
@@ -118,11 +118,6 @@ pub struct StepFacts {
     pub text: Option<u128>,
     /// Hashes of its tool calls' ids ([`call_key`]).
     pub calls: Vec<u128>,
-}
-
-/// A tool call's id, comparable without being kept.
-pub fn call_key(id: &str) -> u128 {
-    xxh3_128(id.as_bytes())
 }
 
 /// A turn while the walk goes on. What depends on its outer turn's TurnEnd is decided by [`Walker::finish`]:

@@ -15,7 +15,7 @@ use super::records::{Message, Role};
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
-use crate::transcript::{EntryKind, Stamp, StoreDir, scan_bytes};
+use crate::transcript::{EntryKind, Stamp, StoreDir, read_small, scan_bytes};
 
 pub(super) const SESSIONS: &str = "sessions";
 pub(super) const INDEX: &str = "sessions/index.json";
@@ -192,13 +192,12 @@ fn read_index(
     }
 }
 
+/// Longest file that is read whole, bytes. Real indexes have kilobytes.
+const LONGEST_WHOLE: u64 = 256 << 20;
+
 /// A whole file of the store; `None` if it is not there.
 pub(super) fn read_whole(store: &StoreDir, file: &Path) -> Result<Option<Vec<u8>>> {
-    let Some(mut opened) = store.file(file)? else { return Ok(None) };
-    let mut bytes = Vec::new();
-    let read = opened.read_to_end(&mut bytes);
-    read.map_err(|error| Refusal::io("cannot read", &store.path().join(file), error))?;
-    Ok(Some(bytes))
+    read_small(store, file, LONGEST_WHOLE)
 }
 
 /// One look at the store.

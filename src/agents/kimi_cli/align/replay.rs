@@ -5,7 +5,7 @@
 //! Rules: `docs/stores/kimi-cli.md`, "4.4 Replay of one epoch".
 
 use super::super::records::{ContextFile, ContextRecord, TextKey, checkpoint_marker, is_injected};
-use super::super::turns::{NewEpoch, Op, OpKind, StepFacts, call_key};
+use super::super::turns::{NewEpoch, Op, OpKind, StepFacts};
 
 /// A replay that came out even.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Replayer<'_> {
         }
         let own = self.file.lines[line..end].iter().all(|context| match &context.record {
             ContextRecord::Assistant { tool_calls, .. } => {
-                tool_calls.iter().all(|id| step.calls.contains(&call_key(id)))
+                tool_calls.iter().all(|call| step.calls.contains(call))
             }
             _ => true,
         });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::records::{
-    ContextFile, ContextLine, ContextRecord, TextKey, WireEvent, WireLine, slash_command,
+    ContextFile, ContextLine, ContextRecord, TextKey, WireEvent, WireLine, call_key, slash_command,
 };
 use super::super::turns::{Walk, Walker};
 use super::LIVE;
@@ -154,7 +154,7 @@ fn context_record(value: &Value) -> ContextRecord {
             let texts = texts(&value["content"]);
             ContextRecord::Assistant {
                 text: (!texts.is_empty()).then(|| key_of(texts)),
-                tool_calls: calls().map(str::to_owned).collect(),
+                tool_calls: calls().map(call_key).collect(),
             }
         }
         Some("tool") => {
