@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod codex_store;
+#[path = "support/racy.rs"]
+mod racy;
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -370,8 +372,8 @@ fn two_thousand_rollouts_are_read_once_and_then_no_more() {
         let text = (meta(json!("legacy")) + &turn("t", &["one"])).replace(THREAD, &thread);
         fs::write(dir.join(format!("rollout-2026-01-01T10-00-00-{thread}.jsonl")), text).unwrap();
     }
-    // A file that may still change within one tick of the clock is not believed yet.
-    std::thread::sleep(Duration::from_millis(2500));
+    racy::shorten_here();
+    racy::settle();
     let codex = turnfs::agents::codex::Codex::default();
     for _ in 0..3 {
         let found = codex.discover(&store.root, &Default::default()).unwrap();

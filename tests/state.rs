@@ -262,8 +262,10 @@ fn three_commands_that_start_at_once_put_an_interrupted_cut_in_order_once() {
 
 /// That what users build has no such code, `scripts/test` checks: tests are built with it.
 #[test]
-fn the_binary_can_inject_faults_only_when_it_was_built_for_that() {
+fn the_binary_can_inject_faults_and_a_racy_window_only_when_it_was_built_for_that() {
     let binary = fs::read(env!("CARGO_BIN_EXE_turnfs")).unwrap();
-    let found = memchr::memmem::find(&binary, b"TURNFS_FAULT").is_some();
-    assert_eq!(found, cfg!(feature = "faults"));
+    for variable in ["TURNFS_FAULT", "TURNFS_RACY_WINDOW"] {
+        let found = memchr::memmem::find(&binary, variable.as_bytes()).is_some();
+        assert_eq!(found, cfg!(feature = "faults"), "{variable}");
+    }
 }

@@ -58,11 +58,12 @@ fn every_change_is_seen_within_two_seconds_while_others_crawl_the_tree() {
 
 #[test]
 fn what_was_told_is_taken_back_also_where_nobody_asked_for_a_while() {
-    let case = Case::at(None);
+    let case = Case::with_short_window(None);
     let known = |name: &str| fs::metadata(case.dir.join(name)).unwrap();
     let (turn, dir) = (known("turns/003"), known("turns"));
-    // Longer than any answer is on its way, and than stamps are too young to be believed.
-    std::thread::sleep(Duration::from_millis(2500));
+    // Longer than any answer is on its way and than notices are given again, and than stamps are too young to be
+    // believed.
+    std::thread::sleep(Duration::from_millis(1200));
     case.append_turn("later");
     soon("the directory's time", || known("turns").mtime_nsec() != dir.mtime_nsec());
     soon("the new turn", || case.dir.join("turns/004").exists());

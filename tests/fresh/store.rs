@@ -32,6 +32,15 @@ pub struct Case {
 impl Case {
     /// With the store below `place`; in the test's own directory if there is none.
     pub fn at(place: Option<&Path>) -> Case {
+        Case::mounted(place, |store, option| store.mount(&["--store", option]))
+    }
+
+    /// By a daemon that believes stamps soon: for tests that call `racy::settle`.
+    pub fn with_short_window(place: Option<&Path>) -> Case {
+        Case::mounted(place, |store, option| store.mount_with_short_window(&["--store", option]))
+    }
+
+    fn mounted(place: Option<&Path>, mount: impl FnOnce(&TestStore, &str) -> Mount) -> Case {
         let store = TestStore::from_sample("a-plain");
         let root = match place {
             Some(place) => {
@@ -41,7 +50,7 @@ impl Case {
             None => store.root.clone(),
         };
         let option = format!("kimi-cli={}", root.display());
-        let mount = store.mount(&["--store", &option]);
+        let mount = mount(&store, &option);
         let project = "/home/dev/projects/a-plain";
         let listed = store.command(&["ls", "--all", "--json", "--store", &option]);
         let listed = crate::support::run(listed).json();

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::record::{names, prompts, record};
+use crate::support::racy::settle;
 use crate::support::{Mount, TestStore};
 
 fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
@@ -90,9 +91,7 @@ fn behaviours_16_to_19_a_damaged_index_hides_nothing_and_refuses_every_cut_until
 fn behaviours_4_and_22_one_write_from_outside_costs_one_read_and_an_append_its_own_bytes() {
     let store = TestStore::empty();
     let id = record(&store, "openmax", "/w/p", "x");
-    let mount = store.mount::<&str>(&[]);
-    // Longer than a stamp is too young to be believed.
-    let settle = || std::thread::sleep(std::time::Duration::from_millis(2400));
+    let mount = store.mount_with_short_window::<&str>(&[]);
     let look = || {
         for name in names(&mount.path.join("w/p")) {
             let dir = mount.path.join("w/p").join(name);
