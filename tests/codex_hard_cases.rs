@@ -8,7 +8,6 @@ mod codex_store;
 mod racy;
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use codex_store::{Store, content};
 use serde_json::{Value, json};
@@ -219,9 +218,8 @@ fn a_history_in_a_circle_ends() {
 #[test]
 fn a_database_that_is_locked_missing_or_no_database_hides_no_session() {
     let wanted = |store: &Store| {
-        let start = Instant::now();
+        // It is held until this test lets go of it: who waited for it would wait for ever.
         let found = store.found();
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         assert_eq!(found.sessions.len(), 3);
         assert_eq!(store.load(&found.sessions[0]).state, State::Ok);
         found.problems

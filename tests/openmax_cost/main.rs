@@ -55,8 +55,9 @@ fn time_of_a_turn(catalog: &Catalog) -> Duration {
     (0..300).map(|_| once()).min().unwrap()
 }
 
+/// Behaviours 1 to 4, 6, 21, 23, 24 and 26 of `docs/stores/openmax.md`.
 #[test]
-fn behaviours_1_to_4_6_21_23_24_and_26_only_what_changed_is_read_and_a_large_index_costs_a_turn_nothing() {
+fn only_what_changed_is_read_and_a_large_index_costs_a_turn_nothing() {
     racy::shorten_here();
     let store = Store::of("c_compact");
     settle();
