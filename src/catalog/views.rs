@@ -1,12 +1,12 @@
 //! Histories in memory, and when they may be shown: only after the stamps of every file that they came
 //! from were compared with the disk.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hashlink::LruCache;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -27,18 +27,23 @@ const WRITER_GOOD_FOR: Duration = Duration::from_secs(1);
 /// How often a session is read again that changes while it is being read.
 const ATTEMPTS: u32 = 3;
 
-#[derive(Default)]
 pub(super) struct Views {
-    slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
-    clock: AtomicU64,
-    /// The sessions whose passes are kept, the one that was read last at the end.
-    growing: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<LruCache<SessionKey, Arc<Slot>>>,
+    /// The sessions whose passes are kept.
+    growing: Mutex<LruCache<SessionKey, Arc<Slot>>>,
+}
+
+impl Default for Views {
+    fn default() -> Views {
+        // One more than are kept while the last one goes.
+        let growing = LruCache::new(GROWING + 1);
+        Views { slots: Mutex::new(LruCache::new(KEPT)), growing: Mutex::new(growing) }
+    }
 }
 
 /// One session's place in memory. Its lock is held while the session is read, so that it is read once.
 #[derive(Default)]
 struct Slot {
-    used: AtomicU64,
     known: Mutex<Option<Known>>,
     passes: Mutex<Passes>,
 }
@@ -76,7 +81,7 @@ impl Views {
                 let view = fresh.view.clone();
                 *known = Some(fresh);
                 drop(known);
-                self.grows(slot);
+                self.grows(key, slot);
                 return Ok(view);
             }
         }
@@ -90,12 +95,12 @@ impl Views {
     }
 
     /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
-    fn grows(&self, slot: Arc<Slot>) {
+    fn grows(&self, key: &SessionKey, slot: Arc<Slot>) {
         let mut growing = self.growing.lock();
-        growing.retain(|other| !Arc::ptr_eq(other, &slot));
-        growing.push(slot);
-        if growing.len() > GROWING {
-            let oldest = growing.remove(0);
+        growing.insert(key.clone(), slot);
+        if growing.len() > GROWING
+            && let Some((_, oldest)) = growing.remove_lru()
+        {
             // One that is read just now comes back when that is done.
             if let Some(mut passes) = oldest.passes.try_lock() {
                 *passes = Passes::default();
@@ -104,16 +109,12 @@ impl Views {
     }
 
     fn slot(&self, key: &SessionKey) -> Arc<Slot> {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
         let mut slots = self.slots.lock();
-        if slots.len() >= KEPT && !slots.contains_key(key) {
-            let oldest = slots.iter().min_by_key(|(_, slot)| slot.used.load(Ordering::Relaxed));
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                slots.remove(&oldest);
-            }
+        if let Some(slot) = slots.get(key) {
+            return slot.clone();
         }
-        let slot = slots.entry(key.clone()).or_default().clone();
-        slot.used.store(now, Ordering::Relaxed);
+        let slot = Arc::<Slot>::default();
+        slots.insert(key.clone(), slot.clone());
         slot
     }
 }
