@@ -1,12 +1,13 @@
 //! Histories in memory, and when they may be shown: only after the stamps of every file that they came
 //! from were compared with the disk.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hashlink::LruCache;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -29,18 +30,23 @@ const HASHED_AT_EACH_LOOK: u64 = 1 << 20;
 /// How often a session is read again that changes while it is being read.
 const ATTEMPTS: u32 = 3;
 
-#[derive(Default)]
 pub(super) struct Views {
-    slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
-    clock: AtomicU64,
-    /// The sessions whose passes are kept, the one that was read last at the end.
-    growing: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<LruCache<SessionKey, Arc<Slot>>>,
+    /// The sessions whose passes are kept.
+    growing: Mutex<LruCache<SessionKey, Arc<Slot>>>,
+}
+
+impl Default for Views {
+    fn default() -> Views {
+        // One more than are kept while the last one goes.
+        let growing = LruCache::new(GROWING + 1);
+        Views { slots: Mutex::new(LruCache::new(KEPT)), growing: Mutex::new(growing) }
+    }
 }
 
 /// One session's place in memory. Its lock is held while the session is read, so that it is read once.
 #[derive(Default)]
 struct Slot {
-    used: AtomicU64,
     /// How often something was heard of the session.
     doubts: AtomicU64,
     known: Mutex<Option<Known>>,
@@ -89,7 +95,7 @@ impl Views {
                 let view = fresh.view.clone();
                 *known = Some(fresh);
                 drop(known);
-                self.grows(slot);
+                self.grows(key, slot);
                 return Ok(view);
             }
         }
@@ -111,7 +117,7 @@ impl Views {
     /// gets its time before its bytes are there, so a stamp may be older than what it stands for.)
     pub fn doubt(&self, sessions: &HashSet<SessionKey>) {
         let slots = self.slots.lock();
-        for slot in sessions.iter().filter_map(|key| slots.get(key)) {
+        for slot in sessions.iter().filter_map(|key| slots.peek(key)) {
             slot.doubts.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -123,12 +129,12 @@ impl Views {
                 known.as_ref().is_some_and(|known| !known.view.is_refuted() && known.believes())
             })
         };
-        self.growing.lock().iter().any(believed)
+        self.growing.lock().iter().any(|(_, slot)| believed(slot))
     }
 
     /// Compares what is believed with what is on disk, and returns the sessions of which that is wrong.
     pub fn prove_the_believed(&self, prove: impl Fn(&View) -> Result<()>) -> Vec<SessionKey> {
-        let slots = self.growing.lock().clone();
+        let slots: Vec<Arc<Slot>> = self.growing.lock().iter().map(|(_, slot)| slot.clone()).collect();
         let mut wrong = Vec::new();
         for slot in slots {
             let view = match slot.known.try_lock().as_deref_mut() {
@@ -157,12 +163,12 @@ impl Views {
     }
 
     /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
-    fn grows(&self, slot: Arc<Slot>) {
+    fn grows(&self, key: &SessionKey, slot: Arc<Slot>) {
         let mut growing = self.growing.lock();
-        growing.retain(|other| !Arc::ptr_eq(other, &slot));
-        growing.push(slot);
-        if growing.len() > GROWING {
-            let oldest = growing.remove(0);
+        growing.insert(key.clone(), slot);
+        if growing.len() > GROWING
+            && let Some((_, oldest)) = growing.remove_lru()
+        {
             // One that is read just now comes back when that is done.
             if let Some(mut passes) = oldest.passes.try_lock() {
                 *passes = Passes::default();
@@ -171,16 +177,12 @@ impl Views {
     }
 
     fn slot(&self, key: &SessionKey) -> Arc<Slot> {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
         let mut slots = self.slots.lock();
-        if slots.len() >= KEPT && !slots.contains_key(key) {
-            let oldest = slots.iter().min_by_key(|(_, slot)| slot.used.load(Ordering::Relaxed));
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                slots.remove(&oldest);
-            }
+        if let Some(slot) = slots.get(key) {
+            return slot.clone();
         }
-        let slot = slots.entry(key.clone()).or_default().clone();
-        slot.used.store(now, Ordering::Relaxed);
+        let slot = Arc::<Slot>::default();
+        slots.insert(key.clone(), slot.clone());
         slot
     }
 }

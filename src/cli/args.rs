@@ -387,18 +387,12 @@ impl FromStr for Age {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Age, String> {
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = text.split_at(digits);
-        let seconds: u64 = match unit.trim() {
-            "s" => 1,
-            "min" => 60,
-            "h" => 3_600,
-            "d" => 86_400,
-            "w" => 604_800,
-            _ => return Err("write a number and a unit, for example 90d".into()),
-        };
-        let number: u64 = number.parse().map_err(|_| "write a number and a unit, for example 90d")?;
-        number.checked_mul(seconds).map(|seconds| Age(Duration::from_secs(seconds))).ok_or("too old".into())
+        let unreadable = |_| "write a number and a unit, for example 90d".to_owned();
+        let span: jiff::Span = text.parse().map_err(unreadable)?;
+        // Months and years have no fixed length.
+        let days = jiff::SpanRelativeTo::days_are_24_hours();
+        let duration = span.to_duration(days).map_err(unreadable)?;
+        Ok(Age(Duration::try_from(duration).map_err(|_| "an age is not negative")?))
     }
 }
 
@@ -488,9 +482,12 @@ mod tests {
             ("5min", Some(300)),
             ("2 h", Some(7_200)),
             ("1w", Some(604_800)),
+            ("1h30min", Some(5_400)),
+            ("2 weeks", Some(1_209_600)),
             ("90", None),
             ("d", None),
             ("-1d", None),
+            ("1mo", None),
             ("1y", None),
             ("18446744073709551615w", None),
         ];

@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::args::CheckArgs;
@@ -41,11 +41,11 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     if chosen.is_empty() && !args.all {
         chosen.push(one_session(&catalog, args.dir.as_deref())?);
     }
-    let progress = Progress::over(chosen.len());
+    let mut progress = Progress::over(chosen.len());
     let mut report = Report::new(out, args.json);
     for (agent, damage) in &listing.problems {
         let finding = of_damage(damage, State::Damaged);
-        report.add(&Finding { agent: agent.name(), ..finding }, &progress)?;
+        report.add(&Finding { agent: agent.name(), ..finding }, &mut progress)?;
     }
     let mut sessions = 0_u64;
     for (project, listed) in &chosen {
@@ -53,14 +53,14 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         for session in with_subagents(&catalog, &listed.session) {
             sessions += 1;
             for finding in look_at(&catalog, &session, project.as_deref()) {
-                report.add(&finding, &progress)?;
+                report.add(&finding, &mut progress)?;
             }
             // Each is looked at once: what was read of it need not stay.
             catalog.forget(&session.key);
         }
         progress.done();
     }
-    progress.end();
+    drop(progress);
     let (damaged, remarks) = report.end()?;
     output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
     Ok(if damaged > 0 { Exit::Damage } else { Exit::Done })
@@ -91,7 +91,7 @@ impl<'o> Report<'o> {
         Report { out, json, damaged: 0, remarks: 0 }
     }
 
-    fn add(&mut self, finding: &Finding, progress: &Progress) -> Result<(), Failure> {
+    fn add(&mut self, finding: &Finding, progress: &mut Progress) -> Result<(), Failure> {
         let first = self.damaged + self.remarks == 0;
         match finding.is_damage() {
             true => self.damaged += 1,
@@ -119,38 +119,77 @@ impl<'o> Report<'o> {
     }
 }
 
-/// A bar on standard error, where that is a terminal.
-struct Progress(ProgressBar);
+/// How long a bar stands before it is drawn again.
+const REDRAWN_AFTER: Duration = Duration::from_millis(100);
+/// To the beginning of the terminal's line, and clear it.
+const CLEAR: &str = "\r\x1b[K";
+
+/// A bar on standard error, where that is a terminal. A terminal that is gone stops no check, so that errors of
+/// writing to it are ignored.
+struct Progress {
+    shown: bool,
+    done: usize,
+    all: usize,
+    /// What is being read.
+    name: String,
+    drawn: Option<Instant>,
+}
 
 impl Progress {
     fn over(sessions: usize) -> Progress {
-        if !io::stderr().is_terminal() {
-            return Progress(ProgressBar::hidden());
-        }
-        let bar = ProgressBar::new(sessions as u64);
-        // The template is fixed; without it the bar is only plainer.
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta} left {msg}") {
-            bar.set_style(style);
-        }
-        Progress(bar)
+        let shown = io::stderr().is_terminal();
+        Progress { shown, done: 0, all: sessions, name: String::new(), drawn: None }
     }
 
-    fn at(&self, id: &str) {
+    fn at(&mut self, id: &str) {
         let end: String = id.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect();
-        self.0.set_message(crate::render::one_line(&end).into_owned());
+        self.name = crate::render::one_line(&end).into_owned();
+        if self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAWN_AFTER) {
+            self.draw();
+        }
     }
 
-    fn done(&self) {
-        self.0.inc(1);
+    fn done(&mut self) {
+        self.done += 1;
+    }
+
+    fn draw(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "{CLEAR}{}", self.line());
+            self.drawn = Some(Instant::now());
+        }
+    }
+
+    /// Short enough for any terminal.
+    fn line(&self) -> String {
+        const WIDTH: usize = 20;
+        let full = self.done * WIDTH / self.all.max(1);
+        format!("[{:<WIDTH$}] {}/{} {}", "#".repeat(full), self.done, self.all, self.name)
     }
 
     /// Writes something else to the terminal.
-    fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.0.suspend(write)
+    fn aside<T>(&mut self, write: impl FnOnce() -> T) -> T {
+        let was_there = self.clear();
+        let written = write();
+        if was_there {
+            self.draw();
+        }
+        written
     }
 
-    fn end(&self) {
-        self.0.finish_and_clear();
+    /// Whether there was a bar.
+    fn clear(&mut self) -> bool {
+        let drawn = self.drawn.take().is_some();
+        if drawn {
+            let _ = write!(io::stderr(), "{CLEAR}");
+        }
+        drawn
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -225,4 +264,22 @@ fn print(finding: &Finding, out: &mut dyn Write) -> Result<(), Failure> {
     let line = format!("{of}{place}{class}: {}", finding.message);
     writeln!(out, "{}", crate::render::one_line(&line))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_grows_with_the_sessions_that_are_read() {
+        let mut progress = Progress::over(340);
+        progress.shown = false;
+        progress.at("0c45fd13-bf97-4bf8-9665-76d7e8ac2706");
+        assert_eq!(progress.line(), "[                    ] 0/340 e8ac2706");
+        (0..85).for_each(|_| progress.done());
+        assert_eq!(progress.line(), "[#####               ] 85/340 e8ac2706");
+        (85..340).for_each(|_| progress.done());
+        assert_eq!(progress.line(), "[####################] 340/340 e8ac2706");
+        assert!(!Progress::over(0).line().contains('#'));
+    }
 }

@@ -10,6 +10,7 @@ pub mod metrics;
 mod open;
 mod packed;
 mod passes;
+mod racy;
 mod scan;
 mod stamp;
 
@@ -18,6 +19,8 @@ pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
+#[cfg(any(test, feature = "faults"))]
+pub use racy::set_racy_window;
 pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
 pub use stamp::{Ground, Stamp, clock, file_system_is_tested};
 

@@ -236,6 +236,7 @@ fn go_on<T: Clone, B: Clone>(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::set_racy_window;
     use super::*;
     use crate::session::FileHash;
     use std::io::Write;
@@ -338,7 +339,8 @@ mod tests {
         let mut case = Case::new(b"one\n");
         case.read(0);
         assert_eq!(case.read(0), (lines(&["1 one"]), 0, 4), "too young to be believed");
-        std::thread::sleep(Duration::from_millis(2200));
+        set_racy_window(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(40));
         case.read(0);
         assert_eq!(case.read(0), (lines(&["1 one"]), 0, 0));
         std::fs::write(case.file(), b"two\n").unwrap();

@@ -23,7 +23,7 @@ impl Other {
     /// Starts `what` in the store and waits until it is at work.
     fn start(what: &str, store: &Store) -> Other {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "others::the_other_program", "--nocapture"])
+            .args(["--ignored", "--exact", "others::the_other_program", "--nocapture"])
             .env("OPENMAX_OTHER", what)
             .env("OPENMAX_SESSIONS", store.root.join("sessions"))
             .stdin(Stdio::piped())
@@ -49,10 +49,11 @@ impl Drop for Other {
     }
 }
 
-/// Not a test: what the other process does.
+/// Not a test, but what [`Other`] runs.
 #[test]
+#[ignore = "the part of a child process"]
 fn the_other_program() {
-    let Some(what) = std::env::var_os("OPENMAX_OTHER") else { return };
+    let what = std::env::var_os("OPENMAX_OTHER").unwrap();
     let sessions = PathBuf::from(std::env::var_os("OPENMAX_SESSIONS").unwrap());
     let what = what.into_string().unwrap();
     let open = |name: &str| {
@@ -99,8 +100,9 @@ fn with_another_entry(sample: &str) -> Store {
     store
 }
 
+/// Behaviour 5 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_5_a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
+fn a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
@@ -109,7 +111,7 @@ fn behaviour_5_a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     let start = Instant::now();
     assert_eq!(cut::undo(&state, &session, &history, 1, false).unwrap_err().errno(), Errno::AGAIN);
     let waited = start.elapsed();
-    assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(8), "{waited:?}");
+    assert!(waited >= Duration::from_secs(2), "{waited:?}");
     assert_eq!(cut::fork(&state, &session, &history, 1).unwrap_err().errno(), Errno::AGAIN);
     assert_eq!(store.snapshot(), before);
     // Reading needs no lock.
@@ -118,8 +120,9 @@ fn behaviour_5_a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     cut::undo(&state, &session, &history, 1, false).unwrap();
 }
 
+/// Behaviour 41 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_41_a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
+fn a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
