@@ -201,6 +201,18 @@ impl Tree {
         rename().map_err(|e| self.error("renaming to", to, e))
     }
 
+    /// Gives a file a second name; what stands there is removed first.
+    pub fn link(&self, file: &Path, second: &Path) -> Result<()> {
+        self.unlink(second)?;
+        let link = || -> io::Result<()> {
+            fault::pass("link")?;
+            let (from_dir, from_name) = self.parent(file)?;
+            let (to_dir, to_name) = self.parent(second)?;
+            Ok(rustix::fs::linkat(&from_dir, from_name, &to_dir, to_name, AtFlags::empty())?)
+        };
+        link().map_err(|e| self.error("linking to", second, e))
+    }
+
     /// Removes a file; one that is not there is fine.
     pub fn unlink(&self, relative: &Path) -> Result<()> {
         self.remove(relative, AtFlags::empty())
@@ -224,14 +236,6 @@ impl Tree {
         match remove() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map_err(|e| self.error("removing", relative, e)),
-        }
-    }
-
-    /// Removes a directory if it is empty; one that is not, or is not there, is left.
-    pub fn remove_empty_dir(&self, relative: &Path) -> Result<()> {
-        match self.remove(relative, AtFlags::REMOVEDIR) {
-            Err(Refusal::Io { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => Ok(()),
-            other => other,
         }
     }
 

@@ -11,7 +11,7 @@ use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{Direction, Kind, Owner, Record, StoreLock, VERSION};
+use super::journal::{Direction, How, Kind, Owner, Record, StoreLock, VERSION};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{self, Ground, Growth};
@@ -148,7 +148,7 @@ pub(super) fn redo(
         look_for_writer(agent, &store, &locked, session, &seen, &number.to_string())?;
     }
     // The files that exist and are changed in place are leased, in the record's order.
-    let in_place = undo.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
+    let in_place = undo.changes.iter().filter(|change| change.how == How::InPlace);
     let mut locks: Vec<Lock> = undo.locks.iter().map(StoreLock::lock).collect();
     locks.extend(in_place.map(|change| Lock::Lease { file: change.file.clone() }));
     let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
@@ -246,7 +246,11 @@ impl Cut<'_> {
         mut row: Option<row::Held<'_>>,
         verify: impl FnOnce() -> Result<()>,
     ) -> Result<Hands> {
-        let mut apply = || -> Result<()> {
+        let mut apply = |hands: &mut Hands| -> Result<()> {
+            let in_place = self.record.changes.iter().filter(|change| change.how == How::InPlace);
+            for change in in_place {
+                hands.make_its_own(self.store, &change.file)?;
+            }
             // Before the files: a crash in between only moves what the entry says of them.
             if let Some(entry) = &self.record.entry {
                 entry::apply(self.agent, self.store, entry, self.direction)?;
@@ -257,7 +261,7 @@ impl Cut<'_> {
             {
                 row.apply()?;
             }
-            let site = Site { store: self.store, hands: &hands, backup: self.backup };
+            let site = Site { store: self.store, hands: &*hands, backup: self.backup };
             for (index, change) in self.in_order() {
                 site.apply(index, change, self.direction)?;
             }
@@ -271,13 +275,19 @@ impl Cut<'_> {
             }
             Ok(())
         };
-        if let Err(refusal) = apply() {
+        if let Err(refusal) = apply(&mut hands) {
             drop(row);
+            hands.let_go_of_old();
             return Err(self.roll_back(&hands, refusal));
         }
         // Reading the session as any session is read opens its files, which would wait for our leases.
         hands.let_go_of_files();
-        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))?;
+        if let Err(refusal) = verify().and_then(|()| hands.discard_old(self.store)) {
+            hands.let_go_of_old();
+            let mut best = self.best_hands();
+            best.await_too(&hands);
+            return Err(self.roll_back(&best, refusal));
+        }
         Ok(hands)
     }
 
@@ -355,7 +365,7 @@ impl Cut<'_> {
 
 /// Leases on what a record changes in place, as far as they can be had.
 pub(super) fn leases_for(store: &Tree, record: &Record) -> Hands {
-    let in_place = record.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
+    let in_place = record.changes.iter().filter(|change| change.how == How::InPlace);
     let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
     match Hands::take(store, &locks, OnWriter::GoOn) {
         Ok(Ok(hands)) => hands,
@@ -403,11 +413,14 @@ pub(super) fn take_hands(
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (file, evidence) = match &held {
             HeldByWriter::Open(file) => (file, format!("has {} open for writing", name(file))),
+            HeldByWriter::OpenAndLinked(file) => {
+                (file, format!("has {} open for writing, which has several hard links", name(file)))
+            }
             HeldByWriter::Lock { file, .. } => (file, format!("holds {}", name(file))),
         };
         let pid = processes::writer_of(&store.path().join(file));
         match held {
-            HeldByWriter::Lock { forcible: false, .. } => {
+            HeldByWriter::Lock { forcible: false, .. } | HeldByWriter::OpenAndLinked(_) => {
                 Refusal::Locked { writer: Writer { agent: agent.kind(), pid, evidence } }
             }
             _ => live(agent, pid, evidence, asked),

@@ -9,6 +9,7 @@
 //!   a store.
 //! - `resolve` turns steps into changes; these are made and taken back by `apply` (files), `entry` (a shared
 //!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
+//! - `several_names` keeps hard-linked files out of in-place changes.
 //! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
 //!   (what undos removed; `prune` deletes it) and `adopted`. `disk` has every operation on files; `fault`
@@ -29,6 +30,7 @@ mod recover;
 mod resolve;
 mod row;
 mod scan;
+mod several_names;
 mod state;
 mod undone;
 mod verify;

@@ -234,6 +234,76 @@ fn an_error_at_any_step_is_told_and_an_openmax_session_is_as_before() {
     assert!(an_error_at_every_step(AgentKind::OpenMax).cuts > 15);
 }
 
+/// Hard links of all files of the store, as `cp -al` makes them.
+fn linked(store: &Store) -> (std::path::PathBuf, super::store::Snapshot) {
+    fn link(from: &Path, to: &Path) {
+        std::fs::create_dir(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            let target = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => link(&entry.path(), &target),
+                false => std::fs::hard_link(entry.path(), target).unwrap(),
+            }
+        }
+    }
+    let backup = store.top().join("backup");
+    link(&store.root(), &backup);
+    let kept = super::store::snapshot(&backup);
+    (backup, kept)
+}
+
+/// Cuts that change files in place, of a store that `cp -al` was made of.
+fn swept_with_hard_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &str) -> u64 {
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name.starts_with(name)).unwrap();
+    let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
+    let (store, known) = prepared(&sample, prepare).unwrap();
+    let (backup, kept) = linked(&store);
+    let count = store.top().join("count");
+    let output = run(&store, act, &format!("count:{}", count.display()));
+    assert!(output.status.success(), "{name}, {act}: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(Outcome::of(&store, &known) == case.after, "{name}, {act} with hard links");
+    assert_eq!(super::store::snapshot(&backup), kept, "{name}, {act}");
+    let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
+    assert!(operations > case.operations, "{name}, {act}: cut in place");
+    for k in 1..=operations {
+        for fault in [format!("abort:{k}"), format!("errno:ENOSPC:{k}")] {
+            if fault.starts_with("errno") && k % 2 == 0 && !is_all() {
+                continue;
+            }
+            let what = format!("{name}, {act}, {fault} of {operations}");
+            let (store, known) = prepared(&sample, prepare).unwrap();
+            let (backup, kept) = linked(&store);
+            run(&store, act, &fault);
+            if fault.starts_with("abort") && k % 3 == 0 {
+                run(&store, "recover", &format!("abort:{}", k % 7 + 1));
+            }
+            let told = cut::recover(&store.state()).unwrap();
+            assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+            let now = Outcome::of(&store, &known);
+            assert!(
+                now == case.before || now == case.after,
+                "{what}: neither before nor after; {told:?}\nagainst before: {}",
+                case.before.difference(&now)
+            );
+            assert_nothing_is_left(&store, &what);
+            assert_eq!(super::store::snapshot(&backup), kept, "{what}: the backup");
+        }
+    }
+    operations
+}
+
+#[test]
+fn a_fault_at_any_step_of_cutting_a_hard_linked_session_spares_session_and_backup() {
+    let undo_1 = Some("undo 1");
+    let mut steps = 0;
+    steps += swept_with_hard_links(AgentKind::KimiCli, "a-plain", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::KimiCli, "a-plain", undo_1, "redo");
+    steps += swept_with_hard_links(AgentKind::KimiCli, "m-autocompact", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4_legacy", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::OpenMax, "a_plain", None, "undo 1");
+    println!("{steps} steps of hard-linked cuts, each killed and failed");
+}
+
 #[test]
 fn two_processes_that_recover_at_once_do_it_once() {
     let sample = samples().into_iter().find(|sample| sample.name == "m-autocompact").unwrap();

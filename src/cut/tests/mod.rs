@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod appender;
+mod several_names;
 mod toy;
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
