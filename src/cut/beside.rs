@@ -75,7 +75,7 @@ fn build(
         let temporary = beside(file);
         store.ensure_parents(file)?;
         let new = store.create(&temporary)?;
-        let (len, hash) = ground.write_content(store, hands, content, &new)?;
+        let (len, hash) = ground.write_content(fork.source, hands, content, &new)?;
         new.sync()?;
         written.push(Written { file: file.clone(), len, hash });
     }

@@ -35,7 +35,7 @@ pub(super) fn undo(
     n: u32,
     force: bool,
 ) -> Result<UndoDone> {
-    let store = Tree::open(&session.key.root)?;
+    let store = Tree::store(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
     settle(&locked, &store)?;
     // Before the writer: a number that does not exist is told so, whoever works there.
@@ -75,6 +75,7 @@ pub(super) fn undo(
         row: row.clone(),
         spread: plan.promise.transcript.as_os_str().is_empty(),
         locks: StoreLock::of(&plan.locks),
+        links: store.links(),
     };
     let back_up = || -> Result<Tree> {
         let dir = undone::make_dir(&locked, number)?;
@@ -126,7 +127,7 @@ pub(super) fn redo(
     force: bool,
 ) -> Result<(u32, u32)> {
     let nothing = || Refusal::NothingToRedo { asked: number };
-    let store = Tree::open(&session.key.root)?;
+    let store = Tree::store(&session.key.root)?;
     if super::state::Folder::find(state, &session.key)?.is_none() {
         return Err(nothing());
     }
@@ -139,6 +140,7 @@ pub(super) fn redo(
     };
     let number = number.ok_or_else(nothing)?;
     let undo = undone::record(&locked.folder, number)?;
+    store.must_lead_there(&undo.links)?;
     let backup = locked.tree().sub(&undone_dir(number))?;
     let turns = undone::turns(&locked.folder, number)?;
 

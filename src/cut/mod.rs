@@ -5,7 +5,7 @@
 //! files), `cli`, and by `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
 //!
 //! - `execute`: an undo or redo from beginning to end. `fork`: a fork, rescue or adoption, as a directory of
-//!   its own; `beside`: as files beside others. `recover`: what a crash left of either. No other path changes
+//!   its own; `beside`: as files beside others; `branch`: of what an undo removed. `recover`: what a crash left of either. No other path changes
 //!   a store.
 //! - `resolve` turns steps into changes; these are made and taken back by `apply` (files), `entry` (a shared
 //!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
@@ -18,6 +18,7 @@
 mod adopted;
 mod apply;
 mod beside;
+mod branch;
 mod disk;
 mod entry;
 mod execute;
@@ -65,7 +66,8 @@ pub struct UndoDone {
 /// With `force` a live agent does not refuse it, nor does what was only appended behind what was seen.
 ///
 /// # Errors
-/// The store is as before whenever an error is returned.
+/// The store is as before whenever an error is returned, except [`Refusal::NotPutBack`]: then its journal stays, and the
+/// next recovery tries again.
 pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: bool) -> Result<UndoDone> {
     execute::undo(agent(session.key.agent), state, session, seen, n, force)
 }
@@ -75,7 +77,7 @@ pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: 
 ///
 /// # Errors
 /// [`Refusal::NothingToRedo`];
-/// [`Refusal::MovedOn`] when anything changed since. The store is as before.
+/// [`Refusal::MovedOn`] when anything changed since. The store is as before, except with [`Refusal::NotPutBack`].
 pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
     execute::redo(agent(session.key.agent), state, session, number, force)
 }
@@ -83,9 +85,24 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// Makes a new session with the turns 0..=n of `session`; returns its id.
 ///
 /// # Errors
-/// Nothing is left behind whenever an error is returned.
+/// Nothing is left behind whenever an error is returned, except with [`Refusal::NotPutBack`].
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
     fork::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
+}
+
+/// Makes a new session of what undo `number` removed: the turns that were kept then and the removed ones up to `n`
+/// (`None`: the last finished one). Returns its id and `n`. However the session has gone on since.
+///
+/// # Errors
+/// [`Refusal::NoSuchUndo`], [`Refusal::NotInBranch`]; [`Refusal::Lost`] where the state before the undo cannot be
+/// put together any more. Nothing is left behind whenever an error is returned.
+pub fn fork_undone(
+    state: &StateDir,
+    session: &Session,
+    number: u32,
+    n: Option<u32>,
+) -> Result<(String, u32)> {
+    branch::fork(agent(session.key.agent), state, session, number, n)
 }
 
 /// Makes a new session of a damaged one's turns that end before the first damage: as many as can be proved
@@ -132,7 +149,7 @@ pub enum Adopted {
 /// call made one that `is_there` still knows by its id.
 ///
 /// # Errors
-/// As [`fork`]; nothing is left behind.
+/// As [`fork`]; nothing is left behind in the store (turnfs's own note of the copy stays, which then names none).
 pub fn adopt(
     state: &StateDir,
     session: &Session,

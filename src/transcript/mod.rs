@@ -11,6 +11,7 @@ mod packed;
 mod passes;
 mod scan;
 mod stamp;
+mod walk;
 
 pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
@@ -18,6 +19,7 @@ pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
 pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
 pub use stamp::{Ground, Stamp, file_system_is_tested};
+pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 
 use std::io::Read;
 use std::ops::Range;

@@ -304,6 +304,45 @@ fn a_fault_at_any_step_of_cutting_a_hard_linked_session_spares_session_and_backu
     println!("{steps} steps of hard-linked cuts, each killed and failed");
 }
 
+/// A kill and an error at every step of a fork of what an undo removed.
+fn swept_branch(kind: AgentKind, name: &str) -> u64 {
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
+    let (prepare, act) = (Some("undo 1"), "branch 2");
+    let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
+    for k in 1..=case.operations {
+        let fault = [format!("abort:{k}"), format!("errno:ENOSPC:{k}")][(k % 2) as usize].clone();
+        let what = format!("{name}, {act}, {fault} of {}", case.operations);
+        let (store, known) = prepared(&sample, prepare).unwrap();
+        run(&store, act, &fault);
+        let told = cut::recover(&store.state()).unwrap();
+        assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+        let now = Outcome::of(&store, &known);
+        assert!(
+            now == case.before || now == case.after,
+            "{what}: neither before nor after; {told:?}\nagainst before: {}",
+            case.before.difference(&now)
+        );
+        assert_nothing_is_left(&store, &what);
+        let folders = std::fs::read_dir(store.state().path().join("sessions")).unwrap().map(Result::unwrap);
+        assert!(!folders.into_iter().any(|folder| folder.path().join("branch").exists()), "{what}: the copy");
+    }
+    case.operations
+}
+
+#[test]
+fn a_fault_at_any_step_of_forking_a_branch_leaves_the_whole_new_session_or_none() {
+    let mut steps = 0;
+    for (kind, name) in [
+        (AgentKind::KimiCli, "a-plain"),
+        (AgentKind::Codex, "a_plain4"),
+        (AgentKind::Codex, "a_plain4_legacy"),
+        (AgentKind::OpenMax, "a_plain"),
+    ] {
+        steps += swept_branch(kind, name);
+    }
+    println!("{steps} steps of forking a branch, each killed or failed");
+}
+
 #[test]
 fn two_processes_that_recover_at_once_do_it_once() {
     let sample = samples().into_iter().find(|sample| sample.name == "m-autocompact").unwrap();

@@ -162,6 +162,8 @@ impl Store {
             "undo" => self.undo(n).map(|_| String::new()),
             "redo" => self.redo().map(|_| String::new()),
             "fork" => self.fork(n),
+            // Of what the first undo removed.
+            "branch" => cut::fork_undone(&self.state(), &self.session(), 1, Some(n)).map(|(id, _)| id),
             "recover" => cut::recover(&self.state()).map(|told| told.join("\n")),
             other => panic!("no such act: {other}"),
         }
