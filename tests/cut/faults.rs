@@ -304,6 +304,72 @@ fn a_fault_at_any_step_of_cutting_a_hard_linked_session_spares_session_and_backu
     println!("{steps} steps of hard-linked cuts, each killed and failed");
 }
 
+/// A cut of a store whose sessions (and database) are links, killed or failed at every step.
+fn swept_behind_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &str) -> u64 {
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
+    let moved = || {
+        let (store, known) = prepared(&sample, None).unwrap();
+        for part in ["sessions", "state_5.sqlite"] {
+            let (path, target) = (store.root().join(part), store.top().join(format!("moved-{part}")));
+            if path.exists() {
+                std::fs::rename(&path, &target).unwrap();
+                std::os::unix::fs::symlink(&target, &path).unwrap();
+            }
+        }
+        if let Some(prepare) = prepare {
+            assert!(run(&store, prepare, "").status.success(), "{name}: {prepare}");
+        }
+        (store, known)
+    };
+    // Where the links lead, as it is seen through them.
+    let seen = |store: &Store, known: &Known| {
+        let seen = store.copy_behind_links();
+        Outcome::of(&seen, known)
+    };
+    let (store, known) = moved();
+    let before = seen(&store, &known);
+    let count = store.top().join("count");
+    let output = run(&store, act, &format!("count:{}", count.display()));
+    assert!(output.status.success(), "{name}, {act}: {}", String::from_utf8_lossy(&output.stdout));
+    let after = seen(&store, &known);
+    assert!(before != after, "{name}, {act}");
+    let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
+    for k in 1..=operations {
+        let fault = [format!("abort:{k}"), format!("errno:EIO:{k}")][(k % 2) as usize].clone();
+        let what = format!("{name}, {act}, {fault} of {operations}, behind links");
+        let (store, known) = moved();
+        run(&store, act, &fault);
+        let told = cut::recover(&store.state()).unwrap();
+        assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+        let now = seen(&store, &known);
+        assert!(
+            now == before || now == after,
+            "{what}: neither before nor after; {told:?}\nagainst before: {}",
+            before.difference(&now)
+        );
+        assert_nothing_is_left(&store.copy_behind_links(), &what);
+        assert!(store.root().join("sessions").is_symlink(), "{what}");
+    }
+    operations
+}
+
+#[test]
+fn a_fault_at_any_step_of_a_cut_behind_links_leaves_before_or_after() {
+    let mut steps = 0;
+    for (kind, name, prepare, act) in [
+        (AgentKind::KimiCli, "m-autocompact", None, "undo 1"),
+        (AgentKind::KimiCli, "a-plain", Some("undo 1"), "redo"),
+        (AgentKind::KimiCli, "a-plain", None, "fork 1"),
+        (AgentKind::Codex, "a_plain4", None, "undo 1"),
+        (AgentKind::Codex, "a_plain4", None, "fork 1"),
+        (AgentKind::OpenMax, "a_plain", None, "undo 1"),
+        (AgentKind::OpenMax, "a_plain", None, "fork 1"),
+    ] {
+        steps += swept_behind_links(kind, name, prepare, act);
+    }
+    println!("{steps} steps of cuts behind links, each killed or failed");
+}
+
 /// A kill and an error at every step of a fork of what an undo removed.
 fn swept_branch(kind: AgentKind, name: &str) -> u64 {
     let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();

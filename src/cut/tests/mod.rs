@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod appender;
+mod links;
 mod several_names;
 mod toy;
 
