@@ -32,7 +32,7 @@ impl Site<'_> {
                     return Err(broken(change));
                 };
                 // A file that has got a second name meanwhile is not cut in place either.
-                if open.len()? != from.len || open.links()? > 1 {
+                if open.len()? != from.len || open.has_several_links()? {
                     return Err(Refusal::Changed { what: change.file.display().to_string() });
                 }
                 if to.len > from.len {
@@ -114,7 +114,7 @@ impl Site<'_> {
                     )
                 }
             };
-            if open.links()? > 1 {
+            if open.has_several_links()? {
                 self.restore_in_a_new_file(change, &from, open, growth_at, &old)?;
                 return Ok(note);
             }

@@ -17,12 +17,13 @@ use super::recover::settle;
 use super::resolve::{self, Ground, Growth};
 use super::row;
 use super::scan;
+use super::several_names;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
 use crate::host::processes;
-use crate::session::{Content, History, Lock, Refusal, Result, Session, Turn, Writer};
+use crate::session::{Content, History, Lock, Refusal, Result, RowChange, Session, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -52,7 +53,7 @@ pub(super) fn undo(
     let entry = entry::resolve(agent, &store, &plan)?;
 
     let row = plan.made.row.clone();
-    let held = row.as_ref().map(|change| row::Held::take(&store, change, Direction::Undo)).transpose()?;
+    let held = early(&store, row.as_ref(), Direction::Undo)?;
 
     let number = locked.next_number()?;
     let before = turns.len() as u32;
@@ -102,6 +103,10 @@ pub(super) fn undo(
         backup: &backup,
         record: &record,
         direction: Direction::Undo,
+    };
+    let held = match held.map_or_else(|| late(&store, row.as_ref(), Direction::Undo), |held| Ok(Some(held))) {
+        Ok(held) => held,
+        Err(refusal) => return Err(cut.roll_back(&hands, refusal)),
     };
     let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
@@ -159,8 +164,7 @@ pub(super) fn redo(
     {
         return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
     }
-    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Direction::Redo)).transpose();
-    let held = held.map_err(|refusal| match refusal {
+    let held = early(&store, undo.row.as_ref(), Direction::Redo).map_err(|refusal| match refusal {
         Refusal::Changed { what } => Refusal::MovedOn { what, number },
         other => other,
     })?;
@@ -180,6 +184,11 @@ pub(super) fn redo(
         record: &record,
         direction: Direction::Redo,
     };
+    let held =
+        match held.map_or_else(|| late(&store, undo.row.as_ref(), Direction::Redo), |held| Ok(Some(held))) {
+            Ok(held) => held,
+            Err(refusal) => return Err(cut.roll_back(&hands, refusal)),
+        };
     let _store_locks = cut.run(hands, held, || {
         // An undo removes at least one turn.
         let transcript = turns.first().filter(|_| !undo.spread).map_or(Path::new(""), |turn| &turn.file);
@@ -198,6 +207,30 @@ pub(super) fn redo(
         log::warn!("the backup of redone undo {number} stays for now: {refusal}");
     }
     Ok((number, undo.turns_before - undo.turns_after.min(undo.turns_before)))
+}
+
+/// The row, held before anything is done. A database with several hard links must get files of its own first, which
+/// needs a journal: `None` then, and [`late`] holds it.
+fn early<'a>(
+    store: &'a Tree,
+    row: Option<&'a RowChange>,
+    direction: Direction,
+) -> Result<Option<row::Held<'a>>> {
+    match row {
+        Some(change) if !several_names::is_shared(store, &change.db)? => {
+            row::Held::take(store, change, direction).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The row, held once the journal is written.
+fn late<'a>(
+    store: &'a Tree,
+    row: Option<&'a RowChange>,
+    direction: Direction,
+) -> Result<Option<row::Held<'a>>> {
+    row.map(|change| row::Held::take_its_own(store, change, direction)).transpose()
 }
 
 /// The turns that a forced undo removes or keeps: with those that were written since the session was

@@ -241,7 +241,7 @@ impl Hands {
             if enough {
                 let Some(open) = store.write(file)? else { return Ok(Ok(())) };
                 // It would go on writing to the inode that the store no longer names.
-                if denied == Denied::Writer && open.links()? > 1 {
+                if denied == Denied::Writer && open.has_several_links()? {
                     return Ok(Err(HeldByWriter::OpenAndLinked(file.to_owned())));
                 }
                 self.files.insert(file.to_owned(), Hold { open, leased: false });

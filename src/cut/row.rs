@@ -15,6 +15,7 @@ use super::disk::Tree;
 use super::fault;
 use super::journal::Direction;
 use super::lease::PATIENCE;
+use super::several_names;
 use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, SqlValue};
 
 fn from(change: &RowChange, direction: Direction) -> Option<&Row> {
@@ -50,6 +51,17 @@ impl<'a> Held<'a> {
         Ok(held)
     }
 
+    /// As [`Held::take`], once the journal is written: a database with several hard links gets files of its own first.
+    ///
+    /// # Errors
+    /// As [`Held::take`].
+    pub fn take_its_own(store: &'a Tree, change: &'a RowChange, direction: Direction) -> Result<Held<'a>> {
+        if several_names::is_shared(store, &change.db)? {
+            several_names::make_database_its_own(store, &change.db)?;
+        }
+        Held::take(store, change, direction)
+    }
+
     /// Makes the change, durable when this returns.
     ///
     /// # Errors
@@ -81,6 +93,7 @@ impl<'a> Held<'a> {
 /// # Errors
 /// What prevents that.
 pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) -> Result<Option<String>> {
+    several_names::tidy_database(store, &change.db)?;
     let Some(db) = open(store, &change.db)? else { return Ok(None) };
     let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
     drop(db);
@@ -88,7 +101,7 @@ pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) 
         return Ok(None);
     }
     if now.as_ref() == from(change, direction.back()) {
-        Held::take(store, change, direction.back())?.apply()?;
+        Held::take_its_own(store, change, direction.back())?.apply()?;
         return Ok(None);
     }
     let db = change.db.display();
@@ -102,12 +115,13 @@ pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) 
 /// What prevents that for now.
 pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
     let make = || -> Result<()> {
+        several_names::tidy_database(store, &change.db)?;
         let Some(db) = open(store, &change.db)? else { return Ok(()) };
         let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
         drop(db);
         match now {
             Some(_) => Ok(()),
-            None => Held::take(store, change, Direction::Undo)?.apply(),
+            None => Held::take_its_own(store, change, Direction::Undo)?.apply(),
         }
     };
     match make() {

@@ -58,7 +58,7 @@ impl Hands {
             self.hold(file, Hold { open, leased: false });
         }
         let Some(open) = self.file(file) else { return Ok(()) };
-        if open.links()? < 2 {
+        if !open.has_several_links()? {
             return Ok(());
         }
         let changed = || Refusal::Changed { what: file.display().to_string() };
@@ -155,4 +155,106 @@ fn wait_for_writers(old: &Open, len: u64, is_awaited: bool, file: &Path) -> Resu
         }
         std::thread::sleep(Duration::from_micros(150));
     }
+}
+
+/// A SQLite database's files: the directory that really holds them, and their names there, the database last. The
+/// shared memory, which SQLite makes anew, is not among them.
+fn database(store: &Tree, db: &Path) -> Result<(Tree, Vec<PathBuf>)> {
+    let real = store.real_path(db)?;
+    let dir = Tree::open(real.parent().unwrap_or(Path::new("/")))?;
+    let name = real.file_name().unwrap_or_default();
+    let beside = |suffix: &str| {
+        let mut name = name.to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    Ok((dir, ["-wal", "-journal", ""].into_iter().map(beside).collect()))
+}
+
+/// Whether a file of a database has several hard links: SQLite would write into all of them.
+///
+/// # Errors
+/// What prevents looking.
+pub(super) fn is_shared(store: &Tree, db: &Path) -> Result<bool> {
+    if store.stat(db)?.is_none() {
+        return Ok(false);
+    }
+    let (dir, files) = database(store, db)?;
+    for file in files {
+        if dir.stat(&file)?.is_some_and(|facts| facts.st_nlink > 1) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Gives a database with several hard links files of its own, with the same bytes. Only while nobody has it open: whoever has
+/// would go on in the old files.
+///
+/// # Errors
+/// [`Refusal::StoreLocked`] if another program has it open, or that cannot be told; the names lead to the old files then.
+pub(super) fn make_database_its_own(store: &Tree, db: &Path) -> Result<()> {
+    let (dir, files) = database(store, db)?;
+    let in_use = || {
+        let what = dir.path().join(files.last().map_or(db, |file| file));
+        Refusal::StoreLocked { what: format!("{}, which has several hard links,", what.display()) }
+    };
+    let Some(last) = files.last() else { return Ok(()) };
+    let open = match dir.write(last) {
+        Err(Refusal::Io { errno: rustix::io::Errno::AGAIN, .. }) => return Err(in_use()),
+        open => open?.ok_or_else(in_use)?,
+    };
+    let mut hands = Hands::default();
+    let hold = Hold::leased_if_possible(open);
+    if !hold.leased {
+        return Err(in_use());
+    }
+    hands.hold(last, hold);
+    // The database last: its lease keeps everybody out until then, and that of its copy after that.
+    let mut make = || -> Result<()> {
+        for file in &files {
+            hands.make_its_own(&dir, file)?;
+        }
+        hands.discard_old(&dir)?;
+        let mut memory = last.clone().into_os_string();
+        memory.push("-shm");
+        let memory = PathBuf::from(memory);
+        if dir.stat(&memory)?.is_some_and(|facts| facts.st_nlink > 1) {
+            dir.unlink(&memory)?;
+        }
+        Ok(())
+    };
+    let Err(why) = make() else { return Ok(()) };
+    // Whoever waits for an old file must find it under its name.
+    for file in &files {
+        if dir.stat(&old_name(file))?.is_some() {
+            dir.rename(&old_name(file), file, true)?;
+            dir.sync_parent(file)?;
+        }
+        dir.unlink(&old_name(file))?;
+        dir.unlink(&new_name(file))?;
+    }
+    Err(match why {
+        Refusal::Changed { .. } => in_use(),
+        other => other,
+    })
+}
+
+/// Removes what a crash left of [`make_database_its_own`]: under every name are the same bytes.
+///
+/// # Errors
+/// What prevents that.
+pub(super) fn tidy_database(store: &Tree, db: &Path) -> Result<()> {
+    if store.stat(db)?.is_none() {
+        return Ok(());
+    }
+    let (dir, files) = database(store, db)?;
+    for file in files {
+        for name in [new_name(&file), old_name(&file)] {
+            if dir.stat(&name)?.is_some() {
+                dir.unlink(&name)?;
+            }
+        }
+    }
+    Ok(())
 }

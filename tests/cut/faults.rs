@@ -254,7 +254,7 @@ fn linked(store: &Store) -> (std::path::PathBuf, super::store::Snapshot) {
 
 /// Cuts that change files in place, of a store that `cp -al` was made of.
 fn swept_with_hard_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &str) -> u64 {
-    let sample = samples_of(kind).into_iter().find(|sample| sample.name.starts_with(name)).unwrap();
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
     let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
     let (store, known) = prepared(&sample, prepare).unwrap();
     let (backup, kept) = linked(&store);
@@ -266,15 +266,16 @@ fn swept_with_hard_links(kind: AgentKind, name: &str, prepare: Option<&str>, act
     let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
     assert!(operations > case.operations, "{name}, {act}: cut in place");
     for k in 1..=operations {
-        for fault in [format!("abort:{k}"), format!("errno:ENOSPC:{k}")] {
-            if fault.starts_with("errno") && k % 2 == 0 && !is_all() {
+        for (which, fault) in [format!("abort:{k}"), format!("errno:ENOSPC:{k}")].into_iter().enumerate() {
+            // Of each three steps one is killed and one fails.
+            if !is_all() && k % 3 != which as u64 {
                 continue;
             }
             let what = format!("{name}, {act}, {fault} of {operations}");
             let (store, known) = prepared(&sample, prepare).unwrap();
             let (backup, kept) = linked(&store);
             run(&store, act, &fault);
-            if fault.starts_with("abort") && k % 3 == 0 {
+            if fault.starts_with("abort") && k % 2 == 0 {
                 run(&store, "recover", &format!("abort:{}", k % 7 + 1));
             }
             let told = cut::recover(&store.state()).unwrap();
@@ -300,6 +301,10 @@ fn a_fault_at_any_step_of_cutting_a_hard_linked_session_spares_session_and_backu
     steps += swept_with_hard_links(AgentKind::KimiCli, "a-plain", undo_1, "redo");
     steps += swept_with_hard_links(AgentKind::KimiCli, "m-autocompact", None, "undo 1");
     steps += swept_with_hard_links(AgentKind::Codex, "a_plain4_legacy", None, "undo 1");
+    // With its database.
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", undo_1, "redo");
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", None, "fork 1");
     steps += swept_with_hard_links(AgentKind::OpenMax, "a_plain", None, "undo 1");
     println!("{steps} steps of hard-linked cuts, each killed and failed");
 }
@@ -334,7 +339,7 @@ fn swept_behind_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &
     let after = seen(&store, &known);
     assert!(before != after, "{name}, {act}");
     let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
-    for k in 1..=operations {
+    for k in (1..=operations).step_by(if is_all() { 1 } else { 3 }) {
         let fault = [format!("abort:{k}"), format!("errno:EIO:{k}")][(k % 2) as usize].clone();
         let what = format!("{name}, {act}, {fault} of {operations}, behind links");
         let (store, known) = moved();
@@ -375,7 +380,7 @@ fn swept_branch(kind: AgentKind, name: &str) -> u64 {
     let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
     let (prepare, act) = (Some("undo 1"), "branch 2");
     let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
-    for k in 1..=case.operations {
+    for k in (1..=case.operations).step_by(if is_all() { 1 } else { 3 }) {
         let fault = [format!("abort:{k}"), format!("errno:ENOSPC:{k}")][(k % 2) as usize].clone();
         let what = format!("{name}, {act}, {fault} of {}", case.operations);
         let (store, known) = prepared(&sample, prepare).unwrap();

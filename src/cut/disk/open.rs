@@ -41,9 +41,9 @@ impl Open {
         Ok(self.facts()?.st_size as u64)
     }
 
-    /// How many names the file has.
-    pub fn links(&self) -> Result<u64> {
-        Ok(self.facts()?.st_nlink as u64)
+    /// Whether the file has more names than one.
+    pub fn has_several_links(&self) -> Result<bool> {
+        Ok(self.facts()?.st_nlink > 1)
     }
 
     /// Gives the file owner, mode, time and extended attributes (ACLs are among them) of another one.
