@@ -12,6 +12,7 @@ pub mod openmax;
 
 use std::any::Any;
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -21,7 +22,7 @@ use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
     UndoPlan, Writer,
 };
-use crate::transcript::Passes;
+use crate::transcript::{Passes, StoreDir};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -103,26 +104,26 @@ pub trait Agent: Send + Sync {
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
 
-    /// The new session that keeps the turns up to and including `n`.
+    /// The new session that keeps the turns up to and including `n`; with `project` (an absolute and resolved path)
+    /// it belongs to that, and the agent finds it when it is started there.
     ///
     /// # Errors
     /// Why that fork is refused.
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan>;
-
-    /// As [`Agent::plan_fork`], and the new session belongs to `project`, an absolute and resolved path: the
-    /// agent finds it when it is started there.
-    ///
-    /// # Errors
-    /// As [`Agent::plan_fork`]; and where an agent's sessions cannot be given to another project.
-    fn plan_adopt(
+    fn plan_fork(
         &self,
         session: &Session,
-        _history: &History,
-        _n: u32,
-        _project: &Path,
-    ) -> Result<ForkPlan> {
-        let what = format!("sessions of {} cannot be copied to another project", session.key.agent);
-        Err(Refusal::CannotCut { what })
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan>;
+
+    /// What a copy of the session that consists of `history_files` needs besides, so that the copy can be discovered,
+    /// loaded and forked.
+    ///
+    /// # Errors
+    /// What prevents reading it.
+    fn companions(&self, _session: &Session, _history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        Ok(Vec::new())
     }
 
     /// For each turn, whether `undo` is refused there for another reason than the turn's boundary. Never more
@@ -159,7 +160,11 @@ pub trait Agent: Send + Sync {
 fn unless_irregular(loaded: Result<History>) -> Result<History> {
     match loaded {
         Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
-            let what = format!("a transcript that is a link or no regular file ({})", path.display());
+            let what = format!("a transcript that is no regular file ({})", path.display());
+            Ok(History::unsupported(what, Vec::new()))
+        }
+        Err(Refusal::NotFollowed { path, why }) => {
+            let what = format!("a transcript that is a link ({}: {why})", path.display());
             Ok(History::unsupported(what, Vec::new()))
         }
         Err(Refusal::UnpacksTooLarge { path, ratio, largest }) => {
@@ -169,6 +174,27 @@ fn unless_irregular(loaded: Result<History>) -> Result<History> {
             Ok(History::unsupported(what, Vec::new()))
         }
         other => other,
+    }
+}
+
+/// A file of a store, open, that goes with a copy of a session.
+#[derive(Debug)]
+pub struct Companion {
+    /// Its place, relative to the store's root.
+    pub file: PathBuf,
+    pub content: File,
+}
+
+impl Companion {
+    /// Those of these files that are there.
+    fn of(store: &StoreDir, files: impl IntoIterator<Item = PathBuf>) -> Result<Vec<Companion>> {
+        let mut found = Vec::new();
+        for file in files {
+            if let Some(content) = store.file(&file)? {
+                found.push(Companion { file, content });
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -201,7 +227,7 @@ pub trait SharedIndex {
 pub struct Discovery {
     /// Shared with whoever lists them: a store may have very many.
     pub sessions: Vec<Arc<Session>>,
-    /// Damage of shared files (an index) and of what could not be listed.
+    /// Damage of shared files (an index), and what could not be listed: it hides nothing else.
     pub problems: Vec<Damage>,
     /// The shared files that say which sessions there are and where they belong, relative to the root: a
     /// change of one of them makes all of this doubtful.
@@ -210,6 +236,11 @@ pub struct Discovery {
     /// is the empty path). Listed before their entries were, so that who watches them and looks once more
     /// has missed nothing. Empty: the store is not there.
     pub directories: Vec<PathBuf>,
+    /// The links that were followed to directories, relative to the root: whatever they lead to is watched, and looked
+    /// at anew when they lead elsewhere.
+    pub links: Vec<PathBuf>,
+    /// What is behind links to files, relative to the root, which nobody hears of: it is looked at now and then.
+    pub unheard: Vec<PathBuf>,
     /// What the agent keeps for its next look. (Codex keeps it in itself: its undos and sub-agents need it, too.)
     pub memory: Memory,
 }

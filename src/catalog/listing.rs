@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::Ground;
 use crate::transcript::metrics::count_stats;
 
@@ -100,10 +100,9 @@ impl Seen {
         self.found.get(store).is_none_or(|found| found.directories.is_empty())
     }
 
-    /// The directories of a store that this look depends on, and how much had been heard of it before.
-    pub fn directories(&self, store: usize) -> (&[PathBuf], u64) {
-        let found = self.found.get(store).map_or(&[][..], |found| &found.directories);
-        (found, self.heard_of(store))
+    /// What was found in a store, and how much had been heard of it before.
+    pub fn found(&self, store: usize) -> (Arc<Discovery>, u64) {
+        (self.found.get(store).cloned().unwrap_or_default(), self.heard_of(store))
     }
 
     fn heard_of(&self, store: usize) -> u64 {
@@ -227,7 +226,7 @@ impl Indexes {
 
 fn unreadable(store: &Store, why: &Refusal) -> Damage {
     let file = store.root.to_string_lossy().into_owned();
-    Damage { file, line: 1, byte: 0, class: DamageClass::Sidecar, message: why.to_string() }
+    Damage::unread(file, why)
 }
 
 /// Equal times: the order must still be the same at each look.
@@ -387,8 +386,13 @@ impl Catalog {
         count_stats(session.files.len() as u64);
         for file in &session.files {
             // A file that is gone, or that cannot be looked at, is for the full look to tell.
-            let found = std::fs::symlink_metadata(session.key.root.join(file)).ok()?;
-            newest = newest.max(Timestamp::try_from(found.modified().ok()?).ok());
+            let path = session.key.root.join(file);
+            let found = std::fs::symlink_metadata(&path).ok()?;
+            let modified = match found.is_symlink() {
+                true => Some(Ground::at(&session.key.root).stamp(&path).ok()??.modified()),
+                false => Timestamp::try_from(found.modified().ok()?).ok(),
+            };
+            newest = newest.max(modified);
         }
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
         if !crate::agents::agent(session.key.agent).is_current(session).ok()? {

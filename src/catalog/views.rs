@@ -99,9 +99,7 @@ impl Views {
                 return Ok(view);
             }
         }
-        Err(Refusal::StoreLocked {
-            what: format!("{} is written to all the time; it", key.absolute().display()),
-        })
+        Err(Refusal::NeverRests { what: key.absolute().display().to_string() })
     }
 
     pub fn forget(&self, key: &SessionKey) {

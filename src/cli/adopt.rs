@@ -72,7 +72,7 @@ impl Task<'_> {
             return Ok(());
         }
         let last = history.last_finished()?;
-        crate::agents::agent(agent).plan_adopt(session, history, last, self.new)?;
+        crate::agents::agent(agent).plan_fork(session, history, last, Some(self.new))?;
         let title = session.title.as_ref().or(session.first_prompt.as_ref());
         let title = output::headline(title.map_or("", String::as_str), TITLE);
         let turns = output::turns(last + 1);

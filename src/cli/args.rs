@@ -280,12 +280,17 @@ pub struct RedoArgs {
 #[command(after_help = "\
 Examples:
   turnfs fork 1234abcd 3                              prints the new id
+  turnfs fork 1234abcd --undone 1                     a session of what undo 1 removed
   kimi --session $(turnfs fork 1234abcd last)         goes on in a copy")]
 pub struct ForkArgs {
     #[arg(help = SESSION_HELP)]
     pub session: String,
     /// The last turn to keep: a number from 0, or `last` (the last finished one)
-    pub n: Number,
+    #[arg(required_unless_present = "undone")]
+    pub n: Option<Number>,
+    /// Of the session as it was before this undo: N is one of the turns that it removed [default: the last finished one]
+    #[arg(long, value_name = "K")]
+    pub undone: Option<u32>,
     #[command(flatten)]
     pub stores: StoreArgs,
 }
@@ -330,7 +335,7 @@ Examples:
   turnfs check 1234abcd      one session
   turnfs check --all --json  everything, for programs
 
-Exit codes: 0 clean, 1 damage found, 2 could not run.")]
+Exit codes: 0 clean, 1 damage found, 2 could not run, or could not read everything.")]
 pub struct CheckArgs {
     /// The project's directory, or a session [default: the working directory]
     #[arg(value_name = "DIR|SESSION", value_hint = ValueHint::DirPath, conflicts_with = "all")]

@@ -11,7 +11,7 @@ use super::args::CheckArgs;
 use super::exit::{Exit, Failure};
 use super::{output, selection, session_arg, stores};
 use crate::catalog::Catalog;
-use crate::session::{Damage, Refusal, Session, State};
+use crate::session::{Damage, DamageClass, Refusal, Session, State};
 
 /// Something that is not ok, as programs see it. Without an id: a file that sessions share.
 #[derive(Debug, Serialize)]
@@ -61,9 +61,15 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         progress.done();
     }
     drop(progress);
+    let unread = report.unread;
     let (damaged, remarks) = report.end()?;
     output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
-    Ok(if damaged > 0 { Exit::Damage } else { Exit::Done })
+    Ok(match (damaged, unread) {
+        (1.., _) => Exit::Damage,
+        // Whether all is sound is not known.
+        (0, 1..) => Exit::Incomplete,
+        (0, 0) => Exit::Done,
+    })
 }
 
 /// The session that was named instead of a project.
@@ -83,16 +89,19 @@ struct Report<'o> {
     out: &'o mut dyn Write,
     json: bool,
     damaged: u64,
+    /// Of the remarks: what could not be read.
+    unread: u64,
     remarks: u64,
 }
 
 impl<'o> Report<'o> {
     fn new(out: &'o mut dyn Write, json: bool) -> Report<'o> {
-        Report { out, json, damaged: 0, remarks: 0 }
+        Report { out, json, damaged: 0, unread: 0, remarks: 0 }
     }
 
     fn add(&mut self, finding: &Finding, progress: &mut Progress) -> Result<(), Failure> {
         let first = self.damaged + self.remarks == 0;
+        self.unread += u64::from(finding.state == State::Unreadable.name());
         match finding.is_damage() {
             true => self.damaged += 1,
             false => self.remarks += 1,
@@ -232,18 +241,29 @@ fn without_damage(state: State) -> &'static str {
     match state {
         State::Empty => "the session has no turns",
         State::NoTranscript => "the session's transcript is not there",
-        State::Ok | State::Torn | State::Damaged | State::Unsupported => "no more is known",
+        State::Ok | State::Torn | State::Damaged | State::Unsupported | State::Unreadable => {
+            "no more is known"
+        }
     }
 }
 
 fn of_damage(damage: &Damage, state: State) -> Finding {
     Finding {
         file: Some(damage.file.clone()),
-        line: Some(damage.line),
-        byte: Some(damage.byte),
+        line: damage.place().map(|(line, _)| line),
+        byte: damage.place().map(|(_, byte)| byte),
         class: Some(damage.class.name()),
         // A damaged session may have a torn tail besides: that one is no damage.
-        ..plain(if damage.class.is_torn() { State::Torn } else { state }.name(), damage.message.clone())
+        ..plain(state_of(damage, state).name(), damage.message.clone())
+    }
+}
+
+/// In which state a file is because of this damage, if its session is in `state`.
+fn state_of(damage: &Damage, state: State) -> State {
+    match damage.class {
+        DamageClass::Unreadable => State::Unreadable,
+        class if class.is_torn() => State::Torn,
+        _ => state,
     }
 }
 
@@ -258,6 +278,7 @@ fn print(finding: &Finding, out: &mut dyn Write) -> Result<(), Failure> {
     let of = finding.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
     let place = match (&finding.file, finding.line) {
         (Some(file), Some(line)) => format!("{file}:{line}: "),
+        (Some(file), None) => format!("{file}: "),
         _ => String::new(),
     };
     let class = finding.class.unwrap_or(finding.state);

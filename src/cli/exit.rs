@@ -17,6 +17,8 @@ pub enum Exit {
     Usage,
     /// `check` could not run.
     CouldNotRun,
+    /// `check` could not read everything, and found no damage in the rest.
+    Incomplete,
 }
 
 impl From<Exit> for ExitCode {
@@ -24,7 +26,7 @@ impl From<Exit> for ExitCode {
         ExitCode::from(match exit {
             Exit::Done => 0,
             Exit::Failed | Exit::Damage => 1,
-            Exit::Usage | Exit::CouldNotRun => 2,
+            Exit::Usage | Exit::CouldNotRun | Exit::Incomplete => 2,
         })
     }
 }

@@ -11,11 +11,21 @@ pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let session = session_arg::find(&catalog, &args.session)?.listed.session;
     let state = stores::recovered_state()?;
+    let asked = args.n.unwrap_or(Number::Last);
+    if let Some(number) = args.undone {
+        let n = match asked {
+            Number::Last => None,
+            Number::This(n) => Some(n),
+        };
+        let (id, _) = cut::fork_undone(&state, &session, number, n)?;
+        writeln!(out, "{id}")?;
+        return Ok(Exit::Done);
+    }
     let view = catalog.view(&session.key)?;
-    let n = match args.n {
+    let n = match asked {
         // A turn that still runs is no place to cut.
         Number::Last => view.history.last_finished()?,
-        Number::This(_) => show::turn(&view.history, args.n)?.n,
+        Number::This(_) => show::turn(&view.history, asked)?.n,
     };
     let id = cut::fork(&state, &view.session, &view.history, n)?;
     // The id and nothing else: `$(turnfs fork ...)`.

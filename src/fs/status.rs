@@ -12,6 +12,7 @@ use super::node::SessionRef;
 use super::project_state::ProjectState;
 use super::text::{self, Status};
 use crate::agents;
+use crate::cut;
 use crate::render::one_line;
 use crate::session::{Damage, Result, State, rfc3339};
 
@@ -40,7 +41,13 @@ impl Fs {
             *agent == session.key.agent && Path::new(&damage.file).starts_with(&session.key.path)
         });
         let problems: Vec<&Damage> = beside.map(|(_, damage)| damage).collect();
-        Ok(Status { session: &facts, history, problems, writer, index, last: last.as_deref() }.text())
+        // What cannot be read of turnfs's own state is no reason to tell nothing.
+        let undone = match session.is_subagent() {
+            true => Vec::new(),
+            false => cut::undone(&self.state, &session.key).unwrap_or_default(),
+        };
+        let (last, undone) = (last.as_deref(), undone.as_slice());
+        Ok(Status { session: &facts, history, problems, writer, index, undone, last }.text())
     }
 
     /// The text of `meta.json`. With `ask`, the host is asked what is at the project's path now; else the last

@@ -11,7 +11,8 @@ use crate::catalog::Watching;
 use crate::cut::Undone;
 use crate::render::{escaped_json, one_line};
 use crate::session::{
-    self, Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
+    self, Confidence, CutPoint, Damage, DamageClass, History, Place, Refusal, Session, State, TurnStatus,
+    Writer, rfc3339,
 };
 
 /// Longest prompt in a plan, in characters.
@@ -29,7 +30,8 @@ is a directory:
     undo                read: what each cut would do. Write N: remove turn N and everything after it
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here
-    undone/             what undo removed
+    undone/N/           what the Nth undo of the session removed: turns/, status (which undo it was), and fork: write K,
+                        a new session of the turns up to K as they were before that undo
     salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them
 
 By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id.
@@ -54,6 +56,8 @@ pub(super) struct Status<'a> {
     pub writer: Option<Writer>,
     /// What is wrong with the store's index of sessions: the session's place is the one of the last sound one.
     pub index: Option<&'a Damage>,
+    /// What was undone and can still be read.
+    pub undone: &'a [Undone],
     /// The outcome of the last command.
     pub last: Option<&'a str>,
 }
@@ -68,6 +72,9 @@ impl Status<'_> {
                 lines.put("turns", "refused");
                 lines.put("writer", "none");
                 lines.put("error", &refusal.to_string());
+                if refusal.is_unreadable() {
+                    lines.put("help", DamageClass::Unreadable.remedy());
+                }
             }
         }
         for problem in &self.problems {
@@ -79,6 +86,9 @@ impl Status<'_> {
         }
         if let Some(damage) = self.index {
             lines.put("index", &damage.to_string());
+        }
+        for undone in self.undone {
+            lines.put("undone", &undone.sentence());
         }
         lines.put("last", self.last.unwrap_or("none"));
         lines.0
@@ -102,8 +112,10 @@ impl Status<'_> {
         }
         if let Some(damage) = history.shown_damage() {
             lines.put("file", &damage.file);
-            lines.put("line", &damage.line.to_string());
-            lines.put("byte", &damage.byte.to_string());
+            if let Some((line, byte)) = damage.place() {
+                lines.put("line", &line.to_string());
+                lines.put("byte", &byte.to_string());
+            }
             lines.put("class", damage.class.name());
             lines.put("message", &damage.message);
             if history.damages.len() > 1 {
@@ -133,7 +145,7 @@ impl Status<'_> {
             ),
             State::Unsupported => lines.put("help", "raw/ has the files as they are"),
             State::NoTranscript => lines.put("help", "the agent knows this session but its transcript is gone"),
-            State::Ok | State::Empty => {}
+            State::Ok | State::Empty | State::Unreadable => {}
         }
     }
 }
@@ -207,11 +219,29 @@ fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> Strin
 pub(super) fn redo_plan(undone: &[Undone]) -> String {
     let mut text = "undo\tturn\tprompt\n".to_owned();
     let Some(latest) = undone.iter().max_by_key(|undo| undo.number) else { return text };
+    let mut all: Vec<&Undone> = undone.iter().collect();
+    all.sort_by_key(|undo| std::cmp::Reverse(undo.number));
+    let told: String = all.iter().map(|undo| format!("{}\n", undo.sentence())).collect();
+    text = told + &text;
     for turn in &latest.turns {
         let prompt = first_line(turn.prompt.as_deref());
         let _ = writeln!(text, "{}\t{:03}\t{}", latest.number, turn.n, prompt);
     }
     text
+}
+
+/// `undone/<number>/status`.
+pub(super) fn undone_status(undone: &Undone) -> String {
+    let number = undone.number;
+    let mut lines = Lines::default();
+    lines.put("undo", &undone.sentence());
+    lines.put("redo", &format!("echo {number} > redo (while nothing was done in the session since)"));
+    let last = undone.turns.last().map_or(0, |turn| turn.n);
+    lines.put(
+        "fork",
+        &format!("echo {last} > undone/{number}/fork (a new session of it, whatever was done since)"),
+    );
+    lines.0
 }
 
 /// Columns separated by tabs, prompts padded so that they line up.

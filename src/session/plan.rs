@@ -155,7 +155,19 @@ pub enum SqlValue {
     /// The bits of a double, so that it comes back exactly.
     Real(u64),
     Text(String),
+    /// Text that is not valid UTF-8: its bytes.
+    OddText(Vec<u8>),
     Blob(Vec<u8>),
+}
+
+impl SqlValue {
+    /// A text as SQLite has it, kept to the byte.
+    pub fn text(bytes: &[u8]) -> SqlValue {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => SqlValue::Text(text.to_owned()),
+            Err(_) => SqlValue::OddText(bytes.to_vec()),
+        }
+    }
 }
 
 impl Row {

@@ -13,6 +13,7 @@ mod passes;
 mod racy;
 mod scan;
 mod stamp;
+mod walk;
 
 pub use blocks::{Blocks, Evidence};
 pub use damaged::{Format, Inspector, is_deeper, is_json};
@@ -23,6 +24,7 @@ pub use passes::Passes;
 pub use racy::set_racy_window;
 pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
 pub use stamp::{Ground, Stamp, clock, file_system_is_tested};
+pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 
 use std::fs::File;
 use std::io::Read;

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::open::{EntryKind, kind};
 use super::racy::racy_window;
+use super::walk;
 use crate::host::mountinfo::Device;
 use crate::session::FileHash;
 
@@ -79,6 +80,15 @@ impl Ground {
         Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
     }
 
+    /// Of a directory that was reached from this ground.
+    pub(super) fn below(&self, dir: impl AsFd) -> Ground {
+        let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
+        match found.ok().map(|found| device_of(&found)) {
+            device if device.is_some() && device == self.device => *self,
+            device => Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) },
+        }
+    }
+
     /// Of what is called so now; nothing is believed of what is not there.
     pub fn at(dir: &Path) -> Ground {
         let found = rustix::fs::statx(CWD, dir, AtFlags::empty(), StatxFlags::TYPE);
@@ -86,8 +96,8 @@ impl Ground {
         Ground { device, tested: file_system_is_tested(dir) }
     }
 
-    /// The stamp of `path`, which is on this ground or below it; a symlink as its last part is not followed.
-    /// `None` if nothing is there. Good for comparing only, as symlinks on the way are; unlike a look through
+    /// The stamp of `path`, which is on this ground or below it; of a link what it leads to, as far as it can be
+    /// followed. `None` if nothing is there. Good for comparing only, as symlinks on the way are; unlike a look through
     /// [`super::StoreDir`] it opens nothing, so that those who watch the directories hear nothing of it.
     ///
     /// # Errors
@@ -98,6 +108,12 @@ impl Ground {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             found => found?,
         };
+        if FileType::from_raw_mode(found.stx_mode.into()) == FileType::Symlink
+            && let Ok(place) = walk::locate_absolute(path)
+            && let Ok(led_to) = Stamp::at(&place.dir, Path::new(&place.name), &Ground::of(&place.dir))
+        {
+            return Ok(Some(led_to));
+        }
         let tested = self.is_tested_for(&found, || is_tested(rustix::fs::statfs(path)));
         Ok(Some(Stamp::from(&found, || generation(CWD, path, 0), tested)))
     }
@@ -330,6 +346,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(stamp(dir.path(), "none"), None);
         std::os::unix::fs::symlink("none", dir.path().join("link")).unwrap();
-        assert_eq!(stamp(dir.path(), "link").unwrap().kind, EntryKind::Symlink);
+        assert_eq!(stamp(dir.path(), "link").unwrap().kind, EntryKind::Symlink, "it leads nowhere");
     }
 }

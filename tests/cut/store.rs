@@ -162,9 +162,37 @@ impl Store {
             "undo" => self.undo(n).map(|_| String::new()),
             "redo" => self.redo().map(|_| String::new()),
             "fork" => self.fork(n),
+            // Of what the first undo removed.
+            "branch" => cut::fork_undone(&self.state(), &self.session(), 1, Some(n)).map(|(id, _)| id),
             "recover" => cut::recover(&self.state()).map(|told| told.join("\n")),
             other => panic!("no such act: {other}"),
         }
+    }
+
+    /// A copy of the store in which links are what they lead to.
+    pub fn copy_behind_links(&self) -> Store {
+        fn copy(from: &Path, to: &Path) {
+            std::fs::create_dir_all(to).unwrap();
+            for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+                let (path, target) = (entry.path(), to.join(entry.file_name()));
+                match std::fs::metadata(&path).unwrap().is_dir() {
+                    true => copy(&path, &target),
+                    false => drop(std::fs::copy(&path, target).unwrap()),
+                }
+            }
+            let mode = std::fs::metadata(from).unwrap().permissions();
+            std::fs::set_permissions(to, mode).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().to_owned();
+        copy(&self.root(), &top.join("store"));
+        for suffix in ["-wal", "-journal"] {
+            let beside = self.top.join(format!("moved-state_5.sqlite{suffix}"));
+            if beside.exists() {
+                std::fs::copy(beside, top.join(format!("store/state_5.sqlite{suffix}"))).unwrap();
+            }
+        }
+        Store { kind: self.kind, path: self.path.clone(), top, _dir: Some(dir) }
     }
 
     /// The store as it is: every path with mode and bytes.

@@ -13,9 +13,11 @@ use parking_lot::Mutex;
 
 use super::database;
 use super::discover::{Memory, is_same};
-use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
+use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
+use super::lineage::Lineage;
 use super::records::{Fields, Line, Mode};
 use super::{heads, writer};
+use crate::agents::Companion;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
     Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
@@ -96,6 +98,26 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         based_on: history.files.clone(),
         promise: Promise { session: file.clone(), id, transcript: file, turns: n + 1 },
     })
+}
+
+/// The thread index, the names, and the files of other threads that these go on from.
+///
+/// # Errors
+/// What prevents reading them.
+pub fn companions(session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+    let store = open(session)?;
+    let mut found = database::companions(&store)?;
+    let mut files = vec![PathBuf::from(NAMES)];
+    for rollout in history_files.iter().filter_map(|file| Rollout::named(file)) {
+        for segment in Lineage::of(&store, rollout)?.segments {
+            let file = segment.rollout.file.to_path_buf();
+            if !history_files.contains(&file) && !files.contains(&file) {
+                files.push(file);
+            }
+        }
+    }
+    found.extend(Companion::of(&store, files)?);
+    Ok(found)
 }
 
 /// Which undos are refused although the history has their cut points.

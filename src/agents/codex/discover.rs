@@ -11,10 +11,10 @@ use jiff::Timestamp;
 
 use super::database::{self, Index, Row, Stamps};
 use super::heads::{Head, Heads, NoMeta};
-use super::layout::{Folders, NAMES, Rollout};
+use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
 use crate::agents::Discovery;
-use crate::session::{AgentKind, FileHash, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Line, Stamp, StoreDir, scan};
 
@@ -123,7 +123,7 @@ impl Memory {
     fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
         let mut known: HashMap<String, Known> = HashMap::new();
         // Not from memory: on some file systems a folder's facts prove nothing.
-        let rollouts = self.folders.insert(Folders::list(store)?).rollouts.clone();
+        let rollouts = self.folders.insert(Folders::list(store)).rollouts.clone();
         for (id, rollout) in rollouts {
             // A file that went away between the listing and now is not listed.
             let Ok(Some(stamp)) = store.stat(&rollout.file) else { continue };
@@ -146,7 +146,7 @@ impl Memory {
     /// What prevents looking.
     pub fn is_current(&mut self, store: &StoreDir, session: &Session) -> Result<bool> {
         let Some(file) = session.files.first() else { return Ok(false) };
-        let (index, names) = (self.index(store)?, self.names(store)?);
+        let (index, names) = (self.index(store)?, self.names(store).unwrap_or_default());
         let row = index.rows.get(&session.id);
         if title(&session.id, row, &names) != session.title {
             return Ok(false);
@@ -155,7 +155,7 @@ impl Memory {
             return Ok(true);
         }
         let known = self.folders.take().filter(|folders| folders.still_hold(store));
-        let folders = self.folders.insert(known.map_or_else(|| Folders::list(store), Ok)?);
+        let folders = self.folders.insert(known.unwrap_or_else(|| Folders::list(store)));
         let mut own: Vec<_> =
             folders.rollouts.values().filter(|rollout| rollout.thread == session.id).collect();
         own.sort_by_key(|rollout| rollout.age());
@@ -184,12 +184,22 @@ impl Memory {
         let mut found = Threads { top: Discovery::default(), subagents: HashMap::new() };
         let Some(store) = StoreDir::open(root)? else { return Ok(found) };
         let known = self.known(&store)?;
-        let index = self.index(&store)?;
-        let names = self.names(&store)?;
+        let index = self.index(&store).unwrap_or_else(|why| Arc::new(Index::unread(&why)));
+        let names = self.names(&store).unwrap_or_else(|why| {
+            found.top.problems.push(Damage::unread(NAMES, &why));
+            Arc::default()
+        });
         found.top.problems.extend(index.problem.clone());
         found.top.directories.push(PathBuf::new());
         let folders = self.folders.iter().flat_map(Folders::listed);
         found.top.directories.extend(folders.map(Path::to_owned));
+        if let Some(folders) = &self.folders {
+            found.top.problems.extend(folders.problems.iter().cloned());
+            found.top.links.clone_from(&folders.links);
+            found.top.unheard.clone_from(&folders.linked_files);
+        }
+        let shared = [STATE_DB, NAMES].into_iter().map(Path::new);
+        found.top.unheard.extend(shared.filter(|file| store.is_link(file)).map(Path::to_owned));
         let mut threads: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
         for one in known.values() {
             threads.entry(&one.rollout.thread).or_default().push(one);

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Agent, Discovery, unless_irregular};
+use super::{Agent, Companion, Discovery, unless_irregular};
 use crate::host::Environment;
 use crate::session::{
     AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
@@ -109,12 +109,18 @@ impl Agent for Codex {
         Ok(Arc::unwrap_or_clone(found))
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, None)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        cuts::plan_fork(session, history, n, project)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, Some(project))
+    fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        cuts::companions(session, history_files)
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {

@@ -15,8 +15,7 @@ pub fn writer(root: &Path, thread: &str) -> Option<Writer> {
     let store = StoreDir::open(root).ok()??;
     let file = thread_lock(thread);
     let (device, inode) = store.stat(&file).ok()??.identity();
-    let path = root.canonicalize().unwrap_or_else(|_| root.to_owned()).join(&file);
-    let pid = locks::holder(&path, device, inode)?;
+    let pid = locks::holder(&store.real_path(&file), device, inode)?;
     let evidence = "has this thread loaded; an idle daemon lets go about a minute after its last client";
     Some(Writer { agent: AgentKind::Codex, pid, evidence: evidence.into() })
 }

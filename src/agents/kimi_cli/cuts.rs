@@ -17,7 +17,7 @@ use super::json::objects;
 use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
 use super::lenient::{self, Control};
 use super::{parse, work_dirs};
-use crate::agents::Agent as _;
+use crate::agents::{Agent as _, Companion};
 use crate::session::{
     Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
     NewFiles, Part, Piece, Place, Plan, Promise, Refusal, Result, Session, Step, UndoPlan,
@@ -80,8 +80,12 @@ pub(super) fn plan_fork(
         Some(project) => all.join(layout::folder(&project.to_string_lossy())).join(&id),
         None => own.join(&id),
     };
-    // Not beside the sessions: while it is built the client would list it.
-    let staging = all.join(format!(".turnfs-{id}"));
+    // Not beside the sessions: while it is built the client would list it. But a rename stays in one file system,
+    // and a work directory's folder may be a link to another one.
+    let staging = match is_elsewhere(session, all, dir.parent().unwrap_or(own))? {
+        true => dir.with_file_name(format!(".turnfs-{id}")),
+        false => all.join(format!(".turnfs-{id}")),
+    };
 
     let transcript = dir.join(name_in_new(session, &history.turn(n)?.file));
     let mut files = Vec::new();
@@ -113,6 +117,13 @@ pub(super) fn plan_fork(
         based_on: history.files.clone(),
         promise: Promise { session: dir, id, transcript, turns: keeps },
     })
+}
+
+/// Whether a directory of the store lies on another file system than the one above it.
+fn is_elsewhere(session: &Session, above: &Path, dir: &Path) -> Result<bool> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(false) };
+    let device = |dir: &Path| Ok::<_, Refusal>(store.stat(dir)?.map(|stamp| stamp.identity().0));
+    Ok(device(dir)?.is_some_and(|of| device(above).is_ok_and(|above| above != Some(of))))
 }
 
 /// A kept context without its first line where that is the system prompt.
@@ -231,7 +242,7 @@ fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
             read.map_err(|error| {
                 let message = layout::broken_state(&error.to_string());
                 let (file, class) = (STATE.to_owned(), DamageClass::Sidecar);
-                Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message } }
+                Refusal::Damaged { damage: Damage::of_whole(file, class, message) }
             })?
         }
         None => SourceState::default(),
@@ -293,6 +304,19 @@ fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content
     Ok(found)
 }
 
+/// The index, and what lies in the session's directory besides its history.
+pub(super) fn companions(session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(Vec::new()) };
+    let mut files = Vec::new();
+    if let Some(here) = open(session)? {
+        collect(&here, Path::new(""), Path::new(""), &mut files)?;
+    }
+    let is_history = |name: &Path| name.to_str().is_some_and(|name| layout::order(name).is_some());
+    let others = files.into_iter().map(|(name, _)| name).filter(|name| !is_history(name));
+    let others = others.map(|name| session.key.path.join(name)).filter(|file| !history_files.contains(file));
+    Companion::of(&store, [PathBuf::from(INDEX)].into_iter().chain(others))
+}
+
 /// The session's directory; `None` where the session is a single file.
 fn open(session: &Session) -> Result<Option<StoreDir>> {
     if is_flat(session) {
@@ -304,16 +328,23 @@ fn open(session: &Session) -> Result<Option<StoreDir>> {
     }
 }
 
-/// All regular files below `below`; symlinks are not followed and not copied.
+/// All regular files below `below`.
 fn collect(
     here: &StoreDir,
     in_store: &Path,
     below: &Path,
     found: &mut Vec<(PathBuf, Content)>,
 ) -> Result<()> {
-    let is_dir = here.stat(below)?.is_some_and(|stat| stat.kind == EntryKind::Dir);
-    let Some(dir) = (if is_dir { here.dir(below)? } else { None }) else { return Ok(()) };
-    for entry in dir.entries()? {
+    let opened;
+    let dir = if below.as_os_str().is_empty() {
+        here
+    } else {
+        let is_dir = here.stat(below)?.is_some_and(|stat| stat.kind == EntryKind::Dir);
+        let Some(dir) = (if is_dir { here.dir(below)? } else { None }) else { return Ok(()) };
+        opened = dir;
+        &opened
+    };
+    for entry in dir.entries_behind_links()?.0 {
         let path = below.join(&entry.name);
         match entry.kind {
             EntryKind::File => {

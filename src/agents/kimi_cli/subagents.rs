@@ -45,7 +45,7 @@ pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
         Err(refusal) => return Err(refusal),
     };
     let mut found = Vec::new();
-    for entry in dir.entries()?.into_iter().filter(|entry| entry.kind == EntryKind::Dir) {
+    for entry in dir.entries_behind_links()?.0.into_iter().filter(|entry| entry.kind == EntryKind::Dir) {
         let Some(name) = entry.name.to_str().filter(|name| !name.starts_with('.')) else { continue };
         let Some(stats) = Stats::of(&dir, Path::new(name))?.filter(Stats::has_history) else { continue };
         let absolute = dir.path().join(name);
@@ -83,7 +83,7 @@ fn read(
         Some(_) => head::read(&own, Path::new(WIRE), None)?,
         None => head::of_context(&own, Path::new(CONTEXT))?,
     };
-    let (files, sidecars) = files(path, &own.entries()?);
+    let (files, sidecars) = files(path, &own.entries_behind_links()?.0);
     Ok(Some(Session {
         key: SessionKey { agent: AgentKind::KimiCli, root: parent.key.root.clone(), path: path.clone() },
         id: name.to_owned(),

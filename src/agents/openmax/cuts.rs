@@ -10,7 +10,7 @@ use super::history::{Keep, Loaded};
 use super::index::{self, Index};
 use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
 use super::records::Message;
-use crate::agents::Agent as _;
+use crate::agents::{Agent as _, Companion};
 use crate::session::{
     Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Place, Plan,
     Promise, Refusal, Result, Session, State, Step, TurnDetail, TurnStatus, UndoPlan,
@@ -59,6 +59,12 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         based_on: history.files.clone(),
         promise,
     })
+}
+
+/// The index and the session's other files.
+pub(super) fn companions(session: &Session, _: &[PathBuf]) -> Result<Vec<Companion>> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(Vec::new()) };
+    Companion::of(&store, [PathBuf::from(INDEX)].into_iter().chain(session.sidecars.iter().cloned()))
 }
 
 /// What the last look at the index says; a cut asks the index itself, which may be large.

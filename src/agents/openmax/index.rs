@@ -252,6 +252,11 @@ pub(super) fn damage(bytes: &[u8], byte: usize, what: &str) -> Damage {
     }
 }
 
+/// A damage of the index as a whole, or of what it says.
+pub(super) fn damage_of_all(what: &str) -> Damage {
+    Damage::of_whole(INDEX, DamageClass::Sidecar, format!("{what}; {ADVICE}"))
+}
+
 /// The byte of a parser's line and column, both from 1.
 fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
     let start = match line.checked_sub(2) {

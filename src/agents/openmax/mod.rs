@@ -19,7 +19,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, SharedIndex, unless_irregular};
+use super::{Agent, Companion, Discovery, SharedIndex, unless_irregular};
 use crate::host::Environment;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
@@ -76,12 +76,18 @@ impl Agent for OpenMax {
         Ok(Vec::new())
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, None)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        cuts::plan_fork(session, history, n, project)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, Some(project))
+    fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        cuts::companions(session, history_files)
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {

@@ -22,7 +22,7 @@ fn claim(session: &Session) -> Option<Writer> {
     let store = StoreDir::open(&session.key.root).ok()??;
     let lock = Files::of(&session.key).lock;
     let (device, inode) = store.stat(&lock).ok()??.identity();
-    let pid = locks::holder(&store.path().join(&lock), device, inode)?;
+    let pid = locks::holder(&store.real_path(&lock), device, inode)?;
     let evidence = "has it open and holds its lock".to_owned();
     Some(Writer { agent: AgentKind::OpenMax, pid, evidence })
 }

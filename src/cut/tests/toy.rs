@@ -214,8 +214,14 @@ impl Agent for Toy {
         crate::agents::agent(AgentKind::KimiCli).plan_undo(session, history, n)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n, project)
     }
 
     fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
