@@ -74,6 +74,11 @@ impl Heads {
         Ok(head)
     }
 
+    /// The head of a file as it was when it was last read, whatever became of the file since.
+    pub fn last(&self, file: &Path) -> Option<Arc<Head>> {
+        self.known.get(file).map(|known| known.head.clone())
+    }
+
     /// Forgets files that are gone.
     pub fn keep_only(&mut self, there: impl Fn(&Path) -> bool) {
         self.known.retain(|file, _| there(file));
