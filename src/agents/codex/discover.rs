@@ -133,6 +133,9 @@ impl Memory {
                 Err(Refusal::NotFound { .. }) => continue,
                 Err(_) => Arc::new(Head::without(NoMeta::Unread)),
             };
+            if let Some(last) = head.ending {
+                self.tails.know(&rollout.file, &stamp, last);
+            }
             let active = self.active(store, &index, &rollout, &stamp, &head);
             known.insert(id, Known { rollout, stamp, head, active });
         }

@@ -53,6 +53,12 @@ impl Tails {
         last
     }
 
+    /// Notes what the reading of a whole file with these facts found.
+    pub fn know(&mut self, file: &Arc<Path>, stamp: &Stamp, last: Option<Timestamp>) {
+        let young = !stamp.vouches(Timestamp::now());
+        self.known.insert(file.clone(), Known { stamp: *stamp, young, last });
+    }
+
     /// Forgets files that are gone.
     pub fn keep_only(&mut self, there: impl Fn(&Path) -> bool) {
         self.known.retain(|file, _| there(file));
@@ -106,10 +112,15 @@ fn of_packed(file: File, name: &Path) -> std::io::Result<Option<Timestamp>> {
     read?;
     // Of a longer one the last record is not known.
     let whole = bytes.len() as u64 <= LONGEST;
-    Ok(match last_time(&bytes, true) {
-        Searched::Found(time) if whole => Some(time),
-        _ => None,
-    })
+    Ok(if whole { of_whole(&bytes) } else { None })
+}
+
+/// The time of the last whole record with one in a file of these bytes.
+pub fn of_whole(bytes: &[u8]) -> Option<Timestamp> {
+    match last_time(bytes, true) {
+        Searched::Found(time) => Some(time),
+        Searched::Nothing | Searched::Further => None,
+    }
 }
 
 enum Searched {
