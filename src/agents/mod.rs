@@ -16,13 +16,16 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use jiff::Timestamp;
+
 use crate::host::Environment;
 use crate::render;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
     UndoPlan, Writer,
 };
-use crate::transcript::{Passes, StoreDir};
+use crate::transcript::metrics::count_stats;
+use crate::transcript::{Ground, Passes, StoreDir};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -48,6 +51,16 @@ pub trait Agent: Send + Sync {
     /// What prevents looking.
     fn is_current(&self, _session: &Session) -> Result<bool> {
         Ok(true)
+    }
+
+    /// When the session was last worked on, as it is now: what [`Session::updated`] says. That is the time of its
+    /// last record where the store tells it, else that of its files. `None`: a file of it is gone. Costs stats
+    /// only while nothing changed, and a small read where records were appended.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        Ok(modified(&session.key.root, &session.files).and_then(|times| times.into_iter().max()))
     }
 
     /// The session as it is found now, after a cut may have changed which files it consists of.
@@ -151,6 +164,21 @@ pub trait Agent: Send + Sync {
 
     /// Who has the session open now. Never disturbs a client; bounded in time.
     fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+}
+
+/// The times at which these files of a session were last changed, in their order; `None` if one of them is gone.
+fn modified<'a>(root: &Path, files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Vec<Timestamp>> {
+    let modified = |file: &PathBuf| {
+        count_stats(1);
+        // A file that is gone, or that cannot be looked at, is for the full look to tell.
+        let path = root.join(file);
+        let facts = std::fs::symlink_metadata(&path).ok()?;
+        match facts.is_symlink() {
+            true => Some(Ground::at(root).stamp(&path).ok()??.modified()),
+            false => Timestamp::try_from(facts.modified().ok()?).ok(),
+        }
+    };
+    files.into_iter().map(modified).collect()
 }
 
 /// A history; where a file of it is a link, a FIFO or the like, or unpacks to too much, one that says so.

@@ -11,7 +11,6 @@ use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::Ground;
-use crate::transcript::metrics::count_stats;
 
 /// A session with its place in the tree.
 #[derive(Clone, Debug)]
@@ -52,7 +51,7 @@ impl Listing {
             sessions.iter().map(move |listed| (Some(project.as_path()), listed))
         });
         let mut all: Vec<_> = placed.chain(self.unplaced.iter().map(|listed| (None, listed))).collect();
-        all.sort_by_key(|(_, listed)| std::cmp::Reverse(listed.session.updated));
+        all.sort_by(|(_, a), (_, b)| a.session.newest_first(&b.session));
         all
     }
 
@@ -133,7 +132,7 @@ impl Seen {
             by_key.insert(session.key.clone(), session);
         }
         for shelf in projects.values_mut().chain([&mut unplaced]) {
-            shelf.sort_by(|a, b| newest_first(&a.session, &b.session));
+            shelf.sort_by(|a, b| a.session.newest_first(&b.session));
         }
         let problems = self.listing.problems.clone();
         Seen {
@@ -175,7 +174,7 @@ impl Seen {
             }
         }
         let named = |mut sessions: Vec<Arc<Session>>| {
-            sessions.sort_by(|a, b| newest_first(a, b));
+            sessions.sort_by(|a, b| a.newest_first(b));
             let known = |key: &SessionKey| previous.names.get(key).cloned();
             names::named(sessions, known)
         };
@@ -227,11 +226,6 @@ impl Indexes {
 fn unreadable(store: &Store, why: &Refusal) -> Damage {
     let file = store.root.to_string_lossy().into_owned();
     Damage::unread(file, why)
-}
-
-/// Equal times: the order must still be the same at each look.
-fn newest_first(a: &Session, b: &Session) -> std::cmp::Ordering {
-    b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key))
 }
 
 /// The session; one of a project whose place in the tree is taken goes to the unplaced ones.
@@ -382,27 +376,15 @@ impl Catalog {
     /// The session, if its files are still the ones of the last look, with its last activity as it is
     /// now. `None`: look again.
     pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
-        let mut newest = None;
-        count_stats(session.files.len() as u64);
-        for file in &session.files {
-            // A file that is gone, or that cannot be looked at, is for the full look to tell.
-            let path = session.key.root.join(file);
-            let found = std::fs::symlink_metadata(&path).ok()?;
-            let modified = match found.is_symlink() {
-                true => Some(Ground::at(&session.key.root).stamp(&path).ok()??.modified()),
-                false => Timestamp::try_from(found.modified().ok()?).ok(),
-            };
-            newest = newest.max(modified);
-        }
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
-        if !crate::agents::agent(session.key.agent).is_current(session).ok()? {
+        let agent = crate::agents::agent(session.key.agent);
+        let updated = agent.updated(session).ok()??;
+        if !agent.is_current(session).ok()? {
             return None;
         }
-        match newest {
-            Some(updated) if updated != session.updated => {
-                Some(Arc::new(Session { updated, ..(**session).clone() }))
-            }
-            _ => Some(session.clone()),
-        }
+        Some(match updated == session.updated {
+            true => session.clone(),
+            false => Arc::new(Session { updated, ..(**session).clone() }),
+        })
     }
 }

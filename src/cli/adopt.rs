@@ -101,7 +101,7 @@ fn choose(
     args: &AdoptArgs,
 ) -> Result<Vec<Listed>, Failure> {
     let mut all: Vec<&Listed> = old.iter().flat_map(|project| listing.of(Some(project))).collect();
-    all.sort_by_key(|listed| std::cmp::Reverse(listed.session.updated));
+    all.sort_by(|a, b| a.session.newest_first(&b.session));
     let shown = output::path(&args.old);
     if all.is_empty() {
         let what = format!("a session of {shown} (`turnfs ls --all` tells what projects there are)");

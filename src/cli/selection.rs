@@ -26,9 +26,7 @@ pub fn choose(listing: &Listing, dir: Option<&Path>, all: bool) -> Result<Vec<Ch
         };
         spellings.into_iter().flat_map(of).collect()
     };
-    chosen.sort_by(|(_, a), (_, b)| {
-        b.session.updated.cmp(&a.session.updated).then_with(|| a.name.cmp(&b.name))
-    });
+    chosen.sort_by(|(_, a), (_, b)| a.session.newest_first(&b.session));
     Ok(chosen)
 }
 

@@ -180,7 +180,13 @@ impl Fs {
         match part {
             // A session's directory is shown without reading its transcript.
             Part::Dir | Part::Agents => self.facts_of_directory(session, part, updated()?),
-            Part::Turns | Part::Prompts | Part::Records | Part::Raw => Ok(Facts::directory(0, updated()?)),
+            Part::Turns | Part::Prompts | Part::Records => {
+                // Whatever a session's own time goes by: a new turn changes what is in these.
+                let view = self.view(&session.key).ok();
+                let last = view.and_then(|view| view.history.turns.last()?.last);
+                Ok(Facts::directory(0, last.max(Some(updated()?)).unwrap_or_default()))
+            }
+            Part::Raw => Ok(Facts::directory(0, updated()?)),
             Part::Salvage => {
                 let view = self.view(&session.key)?;
                 salvaged(&view.history)?;

@@ -24,6 +24,7 @@ pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 
+use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -103,7 +104,7 @@ pub struct Session {
     pub first_prompt: Option<String>,
     /// When the session began; a fact that never changes.
     pub created: Timestamp,
-    /// Last activity.
+    /// Last activity: the time of the last record where the store has one. (Kimi CLI goes by its file's time.)
     pub updated: Timestamp,
     pub model: Option<String>,
     /// The store's history mode or format version, where it records one.
@@ -118,6 +119,17 @@ pub struct Session {
 }
 
 impl Session {
+    /// The order of sessions wherever they are listed, and which one is `latest`: by last activity, of equal times
+    /// the one that began later first. Never equal for two sessions.
+    pub fn newest_first(&self, other: &Session) -> Ordering {
+        let times = |session: &Session| (session.updated, session.created);
+        times(other)
+            .cmp(&times(self))
+            .then_with(|| self.key.agent.cmp(&other.key.agent))
+            .then_with(|| self.id.cmp(&other.id))
+            .then_with(|| self.key.cmp(&other.key))
+    }
+
     /// The project, where the session has one.
     pub fn project(&self) -> Option<&Path> {
         match &self.place {

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
@@ -33,6 +34,8 @@ pub struct Row {
     pub title: Option<String>,
     pub name: Option<String>,
     pub model: Option<String>,
+    /// When the client last went on with the thread.
+    pub updated: Option<Timestamp>,
 }
 
 /// The index at one moment.
@@ -297,11 +300,13 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
     }
     let column = |name: &'static str| if has(name) { name } else { "NULL" };
     let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {}, {} FROM threads",
+        "SELECT id, rollout_path, {}, {}, {}, {}, {}, {} FROM threads",
         column("title"),
         column("name"),
         column("model"),
-        column("cwd")
+        column("cwd"),
+        column("updated_at_ms"),
+        column("updated_at")
     );
     let mut statement = db.prepare(&sql)?;
     let mut found = statement.query([])?;
@@ -314,7 +319,10 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
         if let (Some(id), Some(rollout_path)) = (text(0), text(1)) {
             let filled = |at: usize| text(at).filter(|text| !text.is_empty());
             let (title, name, model, cwd) = (filled(2), filled(3), filled(4), filled(5));
-            rows.insert(id, Row { rollout_path, cwd, title, name, model });
+            let number = |at: usize| row.get::<_, Option<i64>>(at).ok().flatten();
+            let updated = number(6).and_then(|ms| Timestamp::from_millisecond(ms).ok());
+            let updated = updated.or_else(|| Timestamp::from_second(number(7)?).ok());
+            rows.insert(id, Row { rollout_path, cwd, title, name, model, updated });
         }
     }
     Ok(rows)

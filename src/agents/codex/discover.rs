@@ -13,6 +13,7 @@ use super::database::{self, Index, Row, Stamps};
 use super::heads::{Head, Heads, NoMeta};
 use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
+use super::tails::Tails;
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -22,6 +23,7 @@ use crate::transcript::{self, Line, Stamp, StoreDir, scan};
 #[derive(Default)]
 pub struct Memory {
     pub heads: Heads,
+    tails: Tails,
     folders: Option<Folders>,
     index: Option<KnownIndex>,
     names: Option<KnownNames>,
@@ -58,6 +60,8 @@ struct Known {
     rollout: Rollout,
     stamp: Stamp,
     head: Arc<Head>,
+    /// When its client last wrote to it, where the file or the thread index tells.
+    active: Option<Timestamp>,
 }
 
 /// A thread whose history goes on from within another one's file.
@@ -124,6 +128,7 @@ impl Memory {
         let mut known: HashMap<String, Known> = HashMap::new();
         // Not from memory: on some file systems a folder's facts prove nothing.
         let rollouts = self.folders.insert(Folders::list(store)).rollouts.clone();
+        let index = self.index(store)?;
         for (id, rollout) in rollouts {
             // A file that went away between the listing and now is not listed.
             let Ok(Some(stamp)) = store.stat(&rollout.file) else { continue };
@@ -132,11 +137,58 @@ impl Memory {
                 Err(Refusal::NotFound { .. }) => continue,
                 Err(_) => Arc::new(Head::without(NoMeta::Unread)),
             };
-            known.insert(id, Known { rollout, stamp, head });
+            if let Some(last) = head.ending {
+                self.tails.know(&rollout.file, &stamp, last);
+            }
+            let active = self.active(store, &index, &rollout, &stamp, &head);
+            known.insert(id, Known { rollout, stamp, head, active });
         }
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
         self.heads.keep_only(|file| files.contains(file));
+        self.tails.keep_only(|file| files.contains(file));
         Ok(known)
+    }
+
+    /// When a file's client last wrote to it: its last record's time, or its first line's where it is a fork of
+    /// older records. A compressed file is not unpacked where the thread index tells.
+    fn active(
+        &mut self,
+        store: &StoreDir,
+        index: &Index,
+        rollout: &Rollout,
+        stamp: &Stamp,
+        head: &Head,
+    ) -> Option<Timestamp> {
+        let began = head.meta.as_ref().ok().and_then(|meta| meta.created());
+        let row = || index.rows.get(&rollout.thread).and_then(|row| row.updated);
+        let told = if rollout.compressed() { row() } else { None };
+        let last = told.or_else(|| self.tails.last(store, &rollout.file, stamp));
+        began.max(last).or_else(row)
+    }
+
+    /// The session's last activity as it is now; `None` if a file of it is gone.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    pub fn updated(&mut self, store: &StoreDir, session: &Session) -> Result<Option<Timestamp>> {
+        let index = self.index(store)?;
+        let (mut active, mut modified) = (None, None);
+        for file in &session.files {
+            let (Some(rollout), Some(stamp)) = (Rollout::named(file), store.stat(file)?) else {
+                return Ok(None);
+            };
+            // When the file began is a fact that never changes: its head need not be read again for that.
+            let head = match self.heads.last(file) {
+                Some(head) => head,
+                None => {
+                    let head = self.heads.head(store, &rollout, &stamp);
+                    head.unwrap_or_else(|_| Arc::new(Head::without(NoMeta::Unread)))
+                }
+            };
+            active = active.max(self.active(store, &index, &rollout, &stamp, &head));
+            modified = modified.max(Some(stamp.modified()));
+        }
+        Ok(active.or(modified))
     }
 
     /// Whether a thread still has the current file and the title that an earlier look saw. For file systems on
@@ -293,7 +345,9 @@ fn session(
     others.extend(unused.map(|known| known.rollout.file.to_path_buf()));
     let row = index.rows.get(id);
     let meta = current.head.meta.as_ref();
-    let updated = mine.iter().map(|known| known.stamp.modified()).max().unwrap_or(current.stamp.modified());
+    let modified = || mine.iter().map(|known| known.stamp.modified()).max();
+    let active = mine.iter().filter_map(|known| known.active).max();
+    let updated = active.or_else(modified).unwrap_or_else(|| current.stamp.modified());
     let parent = meta.ok().and_then(|meta| meta.spawned_by()).map(str::to_owned);
     let session = Session {
         key: SessionKey { agent: AgentKind::Codex, root: root.clone(), path: first.rollout.file.clone() },

@@ -6,9 +6,12 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::items::Reader;
 use super::layout::Rollout;
 use super::records::{Line, Meta, TurnContext};
+use super::tails;
 use crate::session::{AgentKind, DamageClass, Item, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stamp, StoreDir, plain_stream};
@@ -26,6 +29,8 @@ pub struct Head {
     pub meta: Result<Meta, NoMeta>,
     pub first_prompt: Option<String>,
     pub model: Option<String>,
+    /// The time of the file's last record, as [`super::tails`] tells it, where the whole file was read for its head.
+    pub ending: Option<Option<Timestamp>>,
 }
 
 /// A first line that is not `session_meta`.
@@ -72,6 +77,11 @@ impl Heads {
         Ok(head)
     }
 
+    /// The head of a file as it was when it was last read, whatever became of the file since.
+    pub fn last(&self, file: &Path) -> Option<Arc<Head>> {
+        self.known.get(file).map(|known| known.head.clone())
+    }
+
     /// Forgets files that are gone.
     pub fn keep_only(&mut self, there: impl Fn(&Path) -> bool) {
         self.known.retain(|file, _| there(file));
@@ -83,6 +93,13 @@ impl Heads {
 /// # Errors
 /// What prevents reading.
 pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
+    let mut ending = None;
+    let head = read_noting(store, file, &mut ending)?;
+    Ok(Head { ending, ..head })
+}
+
+/// `ending`: as [`Head::ending`].
+fn read_noting(store: &StoreDir, file: &Path, ending: &mut Option<Option<Timestamp>>) -> Result<Head> {
     let path = store.path().join(file);
     let cannot = |error| Refusal::io("cannot read", &path, error);
     let Some(opened) = store.file(file)? else {
@@ -103,6 +120,9 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
             Err(_) => 0,
         };
         count_bytes(AgentKind::Codex, ReadKind::Transcript, got as u64);
+        if bytes.len() == got && got < CHUNK {
+            *ending = Some(tails::of_whole(&bytes));
+        }
         while let Some(newline) = memchr::memchr(b'\n', &bytes[searched..]) {
             let end = searched + newline;
             let line = &bytes[start..end];
@@ -131,7 +151,7 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
 
 impl Head {
     pub fn without(what: NoMeta) -> Head {
-        Head { meta: Err(what), first_prompt: None, model: None }
+        Head { meta: Err(what), first_prompt: None, model: None, ending: None }
     }
 
     fn of_first(line: &[u8]) -> Head {
@@ -142,7 +162,7 @@ impl Head {
             return Head::without(NoMeta::Damaged(DamageClass::Bom));
         }
         match meta(line) {
-            Some(meta) => Head { meta: Ok(meta), first_prompt: None, model: None },
+            Some(meta) => Head { meta: Ok(meta), first_prompt: None, model: None, ending: None },
             None => Head::without(NoMeta::Damaged(DamageClass::FirstRecord)),
         }
     }

@@ -1,6 +1,6 @@
 //! The store of Codex CLI (0.171.0): rollout files, legacy and paginated, with a thread index beside them.
 //!
-//! `layout` knows names, `heads` and `database` read what lists need, `lineage` follows a history through
+//! `layout` knows names, `heads`, `tails` and `database` read what lists need, `lineage` follows a history through
 //! its files, `pass` and `load` find turns, `items` and `context` say what is in them, `cuts` says how to
 //! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
 //! Facts: `docs/stores/codex.md`.
@@ -16,12 +16,14 @@ mod lineage;
 mod load;
 mod pass;
 mod records;
+mod tails;
 mod writer;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::{Agent, Companion, Discovery, unless_irregular};
@@ -66,6 +68,12 @@ impl Agent for Codex {
         let root = &session.key.root;
         let Some(store) = StoreDir::open(root)? else { return Ok(false) };
         self.memory(root).lock().is_current(&store, session)
+    }
+
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let root = &session.key.root;
+        let Some(store) = StoreDir::open(root)? else { return Ok(None) };
+        self.memory(root).lock().updated(&store, session)
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {

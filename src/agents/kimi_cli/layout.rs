@@ -95,9 +95,9 @@ impl Stats {
         self.wire.is_some() || self.context.is_some()
     }
 
+    /// The time by which the client sorts its sessions: that of context.jsonl, whatever the records say.
     pub fn updated(&self) -> Timestamp {
-        let newest = [self.wire, self.context].into_iter().flatten().map(|stat| stat.modified()).max();
-        newest.unwrap_or_else(|| self.own.modified())
+        self.context.or(self.wire).unwrap_or(self.own).modified()
     }
 }
 
@@ -429,6 +429,16 @@ pub(super) fn files(session: &Path, names: &[Entry]) -> (Vec<PathBuf>, Vec<PathB
     }
     history.sort();
     (history.into_iter().map(|(_, path)| path).collect(), others)
+}
+
+/// As [`Stats::updated`], out of the times of a session's files.
+pub(super) fn active(files: &[PathBuf], modified: &[Timestamp]) -> Option<Timestamp> {
+    let of = |name: &str| {
+        let at = files.iter().position(|file| file.file_name().is_some_and(|own| own == name))?;
+        modified.get(at).copied()
+    };
+    // A flat session has one file, under its id.
+    of(CONTEXT).or_else(|| of(WIRE)).or_else(|| modified.first().copied())
 }
 
 /// The place of a history file among the others; `None` for any other file.

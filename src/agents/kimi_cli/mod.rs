@@ -27,7 +27,9 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Companion, Discovery, SharedIndex, unless_irregular};
+use jiff::Timestamp;
+
+use super::{Agent, Companion, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::Environment;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
@@ -46,6 +48,11 @@ impl Agent for KimiCli {
 
     fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery> {
         layout::discover(root, previous)
+    }
+
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let Some(modified) = modified(&session.key.root, &session.files) else { return Ok(None) };
+        Ok(layout::active(&session.files, &modified))
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {

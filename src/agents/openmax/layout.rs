@@ -341,6 +341,11 @@ impl Look<'_> {
     }
 }
 
+/// Whether the index names the session: only it gives titles.
+pub(super) fn is_indexed(session: &Session) -> bool {
+    session.title.is_some()
+}
+
 /// Whether an id can be the beginning of a file's name.
 fn is_name(id: &str) -> bool {
     !id.is_empty() && !id.starts_with('.') && !id.contains(['/', '\0']) && id.len() <= 200

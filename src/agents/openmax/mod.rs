@@ -19,7 +19,9 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Companion, Discovery, SharedIndex, unless_irregular};
+use jiff::Timestamp;
+
+use super::{Agent, Companion, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::Environment;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
@@ -46,6 +48,12 @@ impl Agent for OpenMax {
 
     fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
         layout::unchanged(root, previous)
+    }
+
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let Some(modified) = modified(&session.key.root, &session.files) else { return Ok(None) };
+        // Records have no times, and the index does: whoever asks knows that it is the same index.
+        Ok(if layout::is_indexed(session) { Some(session.updated) } else { modified.into_iter().next() })
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
