@@ -180,7 +180,8 @@ fn every_older_sample_has_the_turns_that_the_client_reads_and_every_cut_of_it_ke
 
 #[test]
 fn a_turn_of_an_old_client_begins_at_the_message_that_its_event_repeats() {
-    let head = [meta(), injected(&["# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\n</INSTRUCTIONS>"])].concat();
+    let head =
+        [meta(), injected(&["# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\n</INSTRUCTIONS>"])].concat();
     let context = line("turn_context", json!({"cwd": "/x", "model": "m"}));
     let first = [said("one"), context.clone(), answer("re one")].concat();
     let (store, session, history) = of(&[head.clone(), first.clone(), said("one"), context, answer("again")]);
@@ -231,8 +232,14 @@ fn what_the_client_injects_is_no_prompt_title_or_steer_whatever_it_begins_with()
     let all = [PLUGINS, NOBODY_KNOWS, "<environment_context>\n</environment_context>"];
     let cases: [(&str, Vec<String>); 4] = [
         ("before", vec![started("a"), injected(&all), said("the prompt"), answer("ok"), complete("a")]),
-        ("behind", vec![started("a"), said("the prompt"), injected(&[NOBODY_KNOWS]), answer("ok"), complete("a")]),
-        ("around", vec![injected(&[PLUGINS]), said("the prompt"), injected(&["<skill>\n</skill>"]), answer("ok")]),
+        (
+            "behind",
+            vec![started("a"), said("the prompt"), injected(&[NOBODY_KNOWS]), answer("ok"), complete("a")],
+        ),
+        (
+            "around",
+            vec![injected(&[PLUGINS]), said("the prompt"), injected(&["<skill>\n</skill>"]), answer("ok")],
+        ),
         (
             "inside",
             vec![
@@ -273,10 +280,18 @@ fn a_turn_that_was_aborted_before_its_prompt_was_written_has_none() {
 #[test]
 fn a_rollback_counts_no_message_that_the_client_injected() {
     let turn = |id: &str, prompt: &str| {
-        [started(id), injected(&[PLUGINS]), said(prompt), injected(&[NOBODY_KNOWS]), answer("re"), complete(id)]
-            .concat()
+        [
+            started(id),
+            injected(&[PLUGINS]),
+            said(prompt),
+            injected(&[NOBODY_KNOWS]),
+            answer("re"),
+            complete(id),
+        ]
+        .concat()
     };
-    let (store, session, history) = of(&[meta(), turn("a", "one"), turn("b", "two"), back(1), turn("c", "three")]);
+    let (store, session, history) =
+        of(&[meta(), turn("a", "one"), turn("b", "two"), back(1), turn("c", "three")]);
     assert_eq!(prompts(&history), ["one", "three"]);
     assert_eq!(sent(&session, &history), ["one", "three"]);
     assert!(!store.text(&session, &history, 0).contains("two"));
@@ -288,12 +303,17 @@ fn a_rollback_counts_no_message_that_the_client_injected() {
 #[test]
 fn where_the_clients_list_and_its_model_go_apart_the_turns_are_the_models_and_status_says_so() {
     let turn = |id: &str, prompt: &str| [started(id), said(prompt), answer("re"), complete(id)].concat();
-    let aborted = [started("t"), event("turn_aborted", json!({"turn_id": "t", "reason": "interrupted"}))].concat();
+    let aborted =
+        [started("t"), event("turn_aborted", json!({"turn_id": "t", "reason": "interrupted"}))].concat();
     let (_store, session, history) =
         of(&[meta(), turn("a", "one"), turn("b", "two"), aborted.clone(), back(1), turn("c", "three")]);
     assert_eq!(prompts(&history), ["one", "three"]);
     assert_eq!(sent(&session, &history), ["one", "three"]);
-    assert!(history.notes.iter().any(|note| note.contains("own list of turns differs")), "{:?}", history.notes);
+    assert!(
+        history.notes.iter().any(|note| note.contains("own list of turns differs")),
+        "{:?}",
+        history.notes
+    );
     // Nothing was the user's: the list drops the turn, and the model never knew of it.
     let (_, _, history) = of(&[meta(), aborted, back(1), turn("c", "three")]);
     assert_eq!((prompts(&history), history.notes.len()), (vec!["three"], 0));
@@ -306,7 +326,10 @@ fn a_picture_in_a_prompt_is_shown_once_with_the_users_words() {
         {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
         {"type": "input_text", "text": "</image>"},
         {"type": "input_text", "text": "Read [Image #1]"}]});
-    let told = event("user_message", json!({"message": "Read [Image #1]", "images": [], "local_images": ["/a.png"]}));
+    let told = event(
+        "user_message",
+        json!({"message": "Read [Image #1]", "images": [], "local_images": ["/a.png"]}),
+    );
     let alone = json!({"type": "message", "role": "user", "content": [
         {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]});
     for before in [started("a"), String::new()] {
@@ -354,7 +377,8 @@ fn an_abort_ends_the_turn_that_it_names_or_the_open_one() {
     let nameless = event("turn_aborted", json!({"reason": "interrupted"}));
     let status = |lines: &[String]| -> Vec<(String, &str)> {
         let history = of(&[&[meta()], lines].concat()).2;
-        let turn = |turn: &turnfs::session::Turn| (turn.prompt.clone().unwrap_or_default(), turn.status.name());
+        let turn =
+            |turn: &turnfs::session::Turn| (turn.prompt.clone().unwrap_or_default(), turn.status.name());
         history.turns.iter().map(turn).collect()
     };
     let open = [started("a"), said("one")];
@@ -362,7 +386,10 @@ fn an_abort_ends_the_turn_that_it_names_or_the_open_one() {
     let (one, two) = ("one".to_owned(), "two".to_owned());
     // What comes behind an abort begins a turn of its own; an abort that names no turn ends no explicit one.
     for abort in [aborted("a"), nameless.clone()] {
-        assert_eq!(with(&[abort.clone(), said("two")]), [(one.clone(), "interrupted"), (two.clone(), "complete")]);
+        assert_eq!(
+            with(&[abort.clone(), said("two")]),
+            [(one.clone(), "interrupted"), (two.clone(), "complete")]
+        );
         assert_eq!(with(&[abort, complete("a")]), [(one.clone(), "interrupted")]);
     }
     assert_eq!(with(&[aborted("z"), complete("a")]), [(one.clone(), "complete")]);
@@ -375,14 +402,18 @@ fn an_abort_ends_the_turn_that_it_names_or_the_open_one() {
 fn a_type_that_is_escaped_is_read_and_one_that_is_given_twice_is_damage() {
     let lines = [meta(), started("a"), said("one"), complete("a"), started("b"), said("two"), complete("b")];
     let whole = lines.concat();
-    let escaped = whole.replace("task_started", "task\\u005fstarted").replace("\"payload\"", "\"p\\u0061yload\"");
+    let escaped =
+        whole.replace("task_started", "task\\u005fstarted").replace("\"payload\"", "\"p\\u0061yload\"");
     assert_eq!(prompts(&of(&[escaped]).2), ["one", "two"]);
     let taken = [whole.clone(), back(1).replace("thread_rolled_back", "thread_rolled\\u005fback")];
     let (store, session, taken) = of(&taken);
     assert_eq!(prompts(&taken), ["one"]);
     assert!(!store.text(&session, &taken, 0).contains("two"));
     for (from, to) in [
-        ("\"turn_id\":\"b\",\"type\":\"task_started\"", "\"type\":\"token_count\",\"type\":\"task_started\",\"turn_id\":\"b\""),
+        (
+            "\"turn_id\":\"b\",\"type\":\"task_started\"",
+            "\"type\":\"token_count\",\"type\":\"task_started\",\"turn_id\":\"b\"",
+        ),
         ("\"type\":\"task_started\"", "\"type\":\"token_count\",\"t\\u0079pe\":\"task_started\""),
         ("\"message\":\"two\"", "\"message\":\"2\",\"message\":\"two\""),
         ("\"text\":\"two\"", "\"text\":\"2\",\"text\":\"two\""),
@@ -407,7 +438,8 @@ fn a_pointer_of_a_large_file_store_is_named_as_one() {
                 let store = Store::empty();
                 let folder = store.root.join(name);
                 fs::create_dir_all(&folder).unwrap();
-                fs::write(folder.join(format!("rollout-2026-11-30T10-00-00-{THREAD}.{end}")), pointer).unwrap();
+                fs::write(folder.join(format!("rollout-2026-11-30T10-00-00-{THREAD}.{end}")), pointer)
+                    .unwrap();
                 let session = store.only();
                 let history = store.load(&session);
                 assert_eq!((history.state, history.damages.len()), (State::Unsupported, 0), "{name} {end}");
@@ -429,7 +461,8 @@ fn first_format(lines: &[Value]) -> String {
     let head = json!({"id": THREAD, "timestamp": "2025-08-26T20:21:01.000Z", "instructions": null,
         "git": {"branch": "main"}});
     let state = json!({"record_type": "state"});
-    let all = [head, state.clone()].into_iter().chain(lines.iter().flat_map(|line| [line.clone(), state.clone()]));
+    let all =
+        [head, state.clone()].into_iter().chain(lines.iter().flat_map(|line| [line.clone(), state.clone()]));
     all.map(|line| format!("{line}\n")).collect()
 }
 
@@ -461,7 +494,10 @@ fn a_rollout_of_the_first_format_is_browsed_forked_into_todays_form_and_not_undo
     assert_eq!((history.state, history.damages.len()), (State::Ok, 0));
     assert_eq!(prompts(&history), ["say hello", "and goodbye"]);
     assert_eq!(sent(&session, &history), ["say hello", "and goodbye"]);
-    assert!(history.turns.iter().all(|turn| turn.started.is_none() && turn.last.is_none()), "times were made up");
+    assert!(
+        history.turns.iter().all(|turn| turn.started.is_none() && turn.last.is_none()),
+        "times were made up"
+    );
     let text = store.text(&session, &history, 0);
     for shown in ["## User\n\nsay hello", "greet", "## Tool call: shell", "done", "## Assistant\n\nHello."] {
         assert!(text.contains(shown), "{shown}: {text}");

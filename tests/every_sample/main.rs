@@ -144,7 +144,8 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
             let shown = &shown["turns"][n];
             let said = |prompt: &Value| prompt.as_str().unwrap_or_default().to_owned();
             // As Codex itself calls it, in the samples of which it is the judge.
-            let status = turn["status"].as_str().map(|status| if status == "completed" { "complete" } else { status });
+            let status =
+                turn["status"].as_str().map(|status| if status == "completed" { "complete" } else { status });
             let same = shown["n"] == n
                 && said(&shown["prompt"]) == said(&turn["prompt"])
                 && shown["status"].as_str() == status;
@@ -157,7 +158,12 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
         if let Some((last, _)) = expected.iter().enumerate().next_back() {
             let messages = &session["keep"][last.to_string()]["messages"];
             // Of samples that tell no cut, the prompts are known.
-            let prompts = || expected.iter().filter(|turn| turn["prompt"] != "").map(|turn| json!(["user", turn["prompt"]]));
+            let prompts = || {
+                expected
+                    .iter()
+                    .filter(|turn| turn["prompt"] != "")
+                    .map(|turn| json!(["user", turn["prompt"]]))
+            };
             match messages {
                 Value::Null => same_context(&dir, &prompts().collect())?,
                 messages => same_context(&dir, messages)?,

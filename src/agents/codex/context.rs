@@ -27,7 +27,29 @@ struct Entry {
     /// Recorded as the user's, and the user's if only marks tell.
     users: bool,
     by_marks: bool,
+    /// An event told of it.
+    told: bool,
     words: Words,
+}
+
+impl Entry {
+    fn new(file: &Arc<Path>, line: Range<u64>, of: Of) -> Entry {
+        let words = Words::default();
+        Entry { file: file.clone(), line, of, users: false, told: false, by_marks: false, words }
+    }
+
+    /// With what a message tells of itself.
+    fn saying(self, response: &Response<'_>) -> Entry {
+        if !voice::may_be_users(response) {
+            return self;
+        }
+        Entry {
+            users: voice::author(response) == Author::User,
+            by_marks: voice::is_users_by_marks(response),
+            words: Words::of(response),
+            ..self
+        }
+    }
 }
 
 /// What of its line an entry is.
@@ -38,6 +60,8 @@ enum Of {
     Replaced(usize),
     /// The summary of a compaction that lists nothing.
     Summary,
+    /// The user's words as an event tells them, of which there is no message (so far).
+    Told(u128),
 }
 
 /// The model's history while the lines of a file pass by.
@@ -48,7 +72,7 @@ struct Model {
     compacted: bool,
     /// User messages that were taken back and are not in this file.
     beyond: usize,
-    /// Words of the user's were recorded as such.
+    /// Records tell whose words are whose.
     heard: bool,
     /// What the user said so far.
     said: HashSet<u128>,
@@ -91,7 +115,7 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
         (heard, said) = (model.heard, model.said);
         entries.extend(model.entries);
     }
-    for entry in entries {
+    for entry in entries.into_iter().filter(|entry| !matches!(entry.of, Of::Told(_))) {
         let bytes = transcript::read_range(root, &entry.file, entry.line)?;
         let record = Line::parse(&bytes).or_else(|| first_format::record(&bytes));
         let Some(record) = record else { return Err(gone()) };
@@ -104,6 +128,7 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
                 let history = compacted()?.replacement_history.unwrap_or_default();
                 model_item(time, history.get(at).ok_or_else(gone)?.get(), users, sink);
             }
+            Of::Told(_) => {}
             Of::Summary => sink(time, Item::User { text: compacted()?.message.unwrap_or_default() }),
         }
     }
@@ -124,38 +149,37 @@ impl Model {
                 self.entries = entries;
             }
             Body::Event(event, item) => {
+                self.heard |= voice::tells_words(event);
                 let Some(text) = voice::said(event, item.as_ref()) else { return };
-                self.heard = true;
                 let key = voice::key(&text);
                 self.said.insert(key);
                 let recent = self.entries.iter_mut().rev().take(BACK);
-                if let Some(entry) = recent.rev().find(|entry| !entry.users && entry.words.say(key)) {
-                    entry.users = true;
+                match recent.rev().find(|entry| !entry.told && entry.words.say(key)) {
+                    Some(entry) => (entry.users, entry.told) = (true, true),
+                    None => {
+                        let told = Entry { users: true, told: true, ..Entry::new(file, line, Of::Told(key)) };
+                        self.entries.push(told);
+                    }
                 }
             }
             Body::Response(response) => {
-                let entry = Entry { file: file.clone(), line, of: Of::Line, ..self.entry(response) };
+                let mut entry = Entry::new(file, line, Of::Line).saying(response);
                 self.heard |= entry.users;
+                let from = self.entries.len().saturating_sub(BACK);
+                let told = self.entries[from..].iter().position(|told| match told.of {
+                    Of::Told(key) => entry.words.say(key),
+                    _ => false,
+                });
+                if let Some(told) = told {
+                    self.entries.remove(from + told);
+                    (entry.users, entry.told) = (true, true);
+                }
                 self.entries.push(entry);
             }
             _ if content.record.kind == "response_item" => {
-                let words = Words::default();
-                let (file, of) = (file.clone(), Of::Line);
-                self.entries.push(Entry { file, line, of, users: false, by_marks: false, words });
+                self.entries.push(Entry::new(file, line, Of::Line));
             }
             _ => {}
-        }
-    }
-
-    fn entry(&self, response: &Response<'_>) -> Entry {
-        let may = voice::may_be_users(response);
-        Entry {
-            file: Path::new("").into(),
-            line: 0..0,
-            of: Of::Line,
-            users: may && voice::author(response) == Author::User,
-            by_marks: may && voice::is_users_by_marks(response),
-            words: if may { Words::of(response) } else { Words::default() },
         }
     }
 
@@ -175,28 +199,20 @@ impl Model {
     /// the user's messages and its summary.
     fn replacement(&self, compacted: &Compacted<'_>, file: &Arc<Path>, line: &Range<u64>) -> Vec<Entry> {
         let Some(history) = &compacted.replacement_history else {
-            let users = |entry: &&Entry| if self.heard { entry.users } else { entry.by_marks };
+            let users = |entry: &&Entry| {
+                let users = if self.heard { entry.users } else { entry.by_marks };
+                users && !matches!(entry.of, Of::Told(_))
+            };
             let mut kept: Vec<Entry> = self.entries.iter().filter(users).cloned().collect();
-            let (file, line, words) = (file.clone(), line.clone(), Words::default());
-            kept.push(Entry { file, line, of: Of::Summary, users: false, by_marks: false, words });
+            kept.push(Entry::new(file, line.clone(), Of::Summary));
             return kept;
         };
         let entry = |(at, item): (usize, &&serde_json::value::RawValue)| {
             let json = readable(item.get());
-            let (file, line, of) = (file.clone(), line.clone(), Of::Replaced(at));
-            let entry = match serde_json::from_str::<Response<'_>>(&json) {
-                Ok(response) => self.entry(&response),
-                Err(_) => Entry {
-                    file: file.clone(),
-                    line: 0..0,
-                    of,
-                    users: false,
-                    by_marks: false,
-                    words: Words::default(),
-                },
-            };
-            let users = entry.users || entry.words.any_of(&self.said);
-            Entry { file, line, of, users, ..entry }
+            let entry = Entry::new(file, line.clone(), Of::Replaced(at));
+            let Ok(response) = serde_json::from_str::<Response<'_>>(&json) else { return entry };
+            let entry = entry.saying(&response);
+            Entry { users: entry.users || entry.words.any_of(&self.said), told: true, ..entry }
         };
         history.iter().enumerate().map(entry).collect()
     }

@@ -84,7 +84,9 @@ pub fn record(bytes: &[u8]) -> Option<Line<'_>> {
     let kind = match bare {
         Bare { kind: Some(_), record_type: None, payload: None } => "response_item",
         Bare { kind: None, record_type: Some(_), .. } => "state",
-        Bare { kind: None, record_type: None, payload: None } if Head::parse(bytes).is_some() => "session_meta",
+        Bare { kind: None, record_type: None, payload: None } if Head::parse(bytes).is_some() => {
+            "session_meta"
+        }
         _ => return None,
     };
     Some(Line { timestamp: None, ordinal: None, kind: kind.into(), payload })
@@ -116,7 +118,9 @@ pub fn in_todays_form(bytes: &[u8], turns: &[Turn], mut meta: Value, now: Timest
             open = Some(id);
         }
         walk::read(line, |content| {
-            let Some(content) = content.filter(|content| content.record.kind == "response_item") else { return };
+            let Some(content) = content.filter(|content| content.record.kind == "response_item") else {
+                return;
+            };
             out.item(content.record.payload.get());
             if let Body::Response(response) = content.body {
                 out.events_of(response, open.is_some());

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::first_format;
 use super::layout::Rollout;
 use super::records::{Body, Line, Meta, TurnContext};
 use super::voice::{self, Author};
 use super::walk::{self, Content};
-use super::first_format;
 use crate::session::{AgentKind, DamageClass, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stamp, StoreDir, plain_stream};
@@ -32,8 +32,9 @@ pub struct Head {
     pub model: Option<String>,
     /// The first message that is the user's if only marks tell, for files in which no record does.
     by_marks: Option<String>,
-    /// The model said something.
+    /// The model said something, and no event told of words.
     answered: bool,
+    heard: bool,
 }
 
 /// A first line that is not `session_meta`.
@@ -178,7 +179,14 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
 
 impl Head {
     pub fn without(what: NoMeta) -> Head {
-        Head { meta: Err(what), first_prompt: None, model: None, by_marks: None, answered: false }
+        Head {
+            meta: Err(what),
+            first_prompt: None,
+            model: None,
+            by_marks: None,
+            answered: false,
+            heard: false,
+        }
     }
 
     /// What kind of pointer the file is, if it is one.
@@ -210,6 +218,7 @@ impl Head {
                     self.model = Some(model.clone().into_owned());
                 }
                 Body::Event(event, item) => {
+                    self.heard |= voice::tells_words(event);
                     self.first_prompt = voice::said(event, item.as_ref()).map(|text| shortened(&text));
                 }
                 Body::Response(response) if voice::may_be_users(response) => {
@@ -235,7 +244,7 @@ impl Head {
 
     /// Nothing more is read: where no record tells the user's words, marks must.
     fn whole(mut self) -> Head {
-        if self.answered {
+        if self.answered && !self.heard {
             self.first_prompt = self.first_prompt.take().or(self.by_marks.take());
         }
         self

@@ -242,8 +242,9 @@ impl Pass {
             damage.message = "the last line has no ordinal; Codex refuses to resume such a thread".into();
         }
         // A file in which the model did not say anything may only not have come to the user's words yet.
-        let marks = self.basis.first_format || self.by_records.answered && !self.by_records.heard;
-        let mut walk = self.by_marks.filter(|_| marks).unwrap_or(self.by_records);
+        let none_told = self.by_records.answered && !self.by_records.heard;
+        let by_marks = self.by_marks.filter(|walk| self.basis.first_format || none_told && walk.has_users());
+        let mut walk = by_marks.unwrap_or(self.by_records);
         walk.finish();
         let mut notes = Vec::new();
         if walk.idle_rollback {

@@ -92,6 +92,11 @@ pub fn said<'e>(event: &'e Event<'_>, item: Option<&'e CompletedItem<'_>>) -> Op
     }
 }
 
+/// Whether the client that wrote this event also writes events of what the user says: then marks tell nothing.
+pub fn tells_words(event: &Event<'_>) -> bool {
+    event.kind.starts_with("agent_") || matches!(&*event.kind, "user_message" | "item_completed")
+}
+
 /// The user's text of a message that is the user's: without the client's parts, and without the frames that it
 /// puts around pictures.
 pub fn own_text<'m>(message: &'m Response<'_>) -> Cow<'m, str> {
@@ -113,7 +118,9 @@ pub fn own_text<'m>(message: &'m Response<'_>) -> Cow<'m, str> {
 /// A part with words that nothing marks as the client's.
 fn is_own(part: &Part<'_>) -> bool {
     let text = part.text.as_deref().unwrap_or("").trim_start();
-    !text.is_empty() && !is_frame(part) && !STANDING.iter().chain(&HAPPENED).any(|mark| text.starts_with(mark))
+    !text.is_empty()
+        && !is_frame(part)
+        && !STANDING.iter().chain(&HAPPENED).any(|mark| text.starts_with(mark))
 }
 
 /// `<image name=[Image #1]>` and `</image>` stand around a picture; the user did not write them.
@@ -178,7 +185,8 @@ pub fn key(text: &str) -> u128 {
 /// every session; `context.md` has them.
 pub fn client_items(time: Option<Timestamp>, message: &Response<'_>, sink: &mut ItemSink<'_>) {
     if let Some(kinds) = message.content_kinds().filter(|kinds| !kinds.is_empty()) {
-        let standing = |kind: &Cow<'_, str>| kind.starts_with("environments.") || kind.contains("instructions");
+        let standing =
+            |kind: &Cow<'_, str>| kind.starts_with("environments.") || kind.contains("instructions");
         if message.role.as_deref() == Some("user") && !kinds.iter().any(standing) {
             sink(time, notice_by_kind(&kinds[0], &message.content));
         }

@@ -75,7 +75,7 @@ pub struct Content<'l> {
 pub struct Script {
     /// By the start of a line that holds words of the user's. Other messages of the role are the client's.
     pub told: HashMap<u64, Told>,
-    /// What a later rollback took back.
+    /// What a later rollback took back, in order; no two overlap.
     pub taken: Vec<TakenBack>,
 }
 
@@ -168,7 +168,7 @@ pub struct Walk {
     by_id: HashMap<u64, usize>,
     /// The turns in which the user speaks, in order.
     spoken: Vec<usize>,
-    /// Words of the user's were recorded as such.
+    /// Records tell whose words are whose, here or in general.
     pub heard: bool,
     /// The model said something.
     pub answered: bool,
@@ -228,11 +228,11 @@ impl Walk {
         let Some(line) = content else { return self.feed(at, None) };
         match line.body {
             Body::Event(event, item) => {
+                self.heard |= voice::tells_words(event);
                 let said = voice::said(event, item.as_ref());
                 // In a legacy file only a turn that is open knows of items.
-                let counts = event.kind == "user_message"
-                    || self.rules.paginated
-                    || self.current == Current::Explicit;
+                let counts =
+                    event.kind == "user_message" || self.rules.paginated || self.current == Current::Explicit;
                 match said.filter(|_| counts) {
                     Some(said) => self.user_said(at, line, &said),
                     None => self.event(at, line, event),
@@ -246,7 +246,8 @@ impl Walk {
                 self.put(at, Some(line));
             }
             Body::Response(response) => {
-                self.answered |= !voice::may_be_users(response) && response.role.as_deref() != Some("developer");
+                self.answered |=
+                    !voice::may_be_users(response) && response.role.as_deref() != Some("developer");
                 if self.rules.evidence == Evidence::Marks {
                     self.by_marks(at, line, response);
                 } else if self.held.is_empty() && self.could_begin_with(response) {
@@ -257,6 +258,11 @@ impl Walk {
             }
             _ => self.feed(at, Some(line)),
         }
+    }
+
+    /// Whether the user speaks in one of the turns.
+    pub fn has_users(&self) -> bool {
+        !self.spoken.is_empty()
     }
 
     /// Damage: from here on nothing is sure. A turn that has ended before it is complete; what follows up to the
@@ -400,7 +406,6 @@ impl Walk {
 
     /// An event tells the user's words.
     fn user_said(&mut self, at: &At<'_>, line: Content<'_>, text: &str) {
-        self.heard = true;
         let key = voice::key(text);
         let begins = !self.rules.paginated
             && matches!(self.current, Current::None | Current::Implicit { bare: false });
@@ -483,7 +488,11 @@ impl Walk {
                 self.release();
                 self.put(at, Some(line));
                 let failed = event.failed();
-                self.ends(id, line.record.time(), if failed { TurnStatus::Failed } else { TurnStatus::Complete });
+                self.ends(
+                    id,
+                    line.record.time(),
+                    if failed { TurnStatus::Failed } else { TurnStatus::Complete },
+                );
             }
             "turn_aborted" => {
                 self.release();
@@ -502,7 +511,8 @@ impl Walk {
                         let call = event.call_id.as_deref();
                         self.begin_with(at, line, |response| {
                             text.is_some_and(|text| Words::of(response).say(text) || thinks(response, text))
-                                || call.is_some() && response.call_id.as_deref().or(response.id.as_deref()) == call
+                                || call.is_some()
+                                    && response.call_id.as_deref().or(response.id.as_deref()) == call
                         });
                     }
                     Current::Implicit { bare } => {
@@ -619,6 +629,8 @@ impl Walk {
             taken = Some(open.forget_from(steer));
         }
         if let (Some(start), Some(script)) = (taken, &mut self.script) {
+            // What was taken back in there before is in it.
+            script.taken.retain(|taken| taken.span.start < start);
             script.taken.push(TakenBack { span: start..at.end, turns });
         }
         if let Some(open) = self.turns.last_mut().filter(|_| !self.closed) {
