@@ -266,7 +266,13 @@ impl World {
                 self.begin(Current::Explicit, Some(id));
             }
             Op::Complete(which) => {
-                let id = self.id(*which);
+                // That nobody's id ends an explicit turn cannot be told from the lines of a turn before it alone,
+                // which matters if that turn is taken back later. No client was seen to write one.
+                let which = match which {
+                    Id::Unknown if self.current == Current::Explicit => Id::Current,
+                    which => *which,
+                };
+                let id = self.id(which);
                 self.event("task_complete", json!({"turn_id": id, "last_agent_message": null}));
                 self.ends(id.as_ref(), false);
             }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::first_format;
 use super::items::model_item;
 use super::layout::Rollout;
+use super::line::{self as lines, Content};
 use super::lineage::Lineage;
 use super::records::{Body, Compacted, Line, Response, readable};
 use super::voice::{self, Author, Words};
-use super::walk::{self, Content};
 use crate::session::{History, Item, ItemSink, Refusal, Result, Session};
 use crate::transcript::{self, StoreDir};
 
@@ -36,6 +36,10 @@ impl Entry {
     fn new(file: &Arc<Path>, line: Range<u64>, of: Of) -> Entry {
         let words = Words::default();
         Entry { file: file.clone(), line, of, users: false, told: false, by_marks: false, words }
+    }
+
+    fn is_users(&self, by_records: bool) -> bool {
+        if by_records { self.users } else { self.by_marks }
     }
 
     /// With what a message tells of itself.
@@ -74,6 +78,8 @@ struct Model {
     beyond: usize,
     /// Records tell whose words are whose.
     heard: bool,
+    /// The model said something (or the file is of the format in which only marks tell).
+    answered: bool,
     /// What the user said so far.
     said: HashSet<u128>,
 }
@@ -89,18 +95,19 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
     let store = StoreDir::open(root)?.ok_or_else(gone)?;
     let current = session.files.first().and_then(|file| Rollout::named(file)).ok_or_else(gone)?;
     let mut entries: Vec<Entry> = Vec::new();
-    let (mut heard, mut said) = (false, HashSet::new());
+    let (mut heard, mut answered, mut said) = (false, false, HashSet::new());
     for segment in Lineage::of(&store, current)?.segments {
+        answered |= segment.head.meta.as_ref().is_ok_and(|meta| meta.first_format);
         let file = segment.rollout.file;
         let opened = transcript::plain(&store, &file)?.ok_or_else(gone)?;
         let until = segment.end.map_or(u64::MAX, |base| base.end_byte_offset);
         let earlier = std::mem::take(&mut entries);
         // The entries before this file are put in front once the file is read to its end.
-        let start = || Model { heard, said: said.clone(), ..Model::default() };
+        let start = || Model { heard, answered, said: said.clone(), ..Model::default() };
         let (model, _) = transcript::scan(&opened, &root.join(&file), start, |model, line| {
             if line.start < until {
                 let range = line.start..line.start + line.bytes.len() as u64;
-                walk::read(line.bytes, |content| {
+                lines::read(line.bytes, |content| {
                     if let Some(content) = content {
                         model.add(&file, range, content);
                     }
@@ -112,15 +119,15 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
             let beyond = model.beyond as u64;
             model.take_back(&mut entries, beyond);
         }
-        (heard, said) = (model.heard, model.said);
+        (heard, answered, said) = (model.heard, model.answered, model.said);
         entries.extend(model.entries);
     }
     for entry in entries.into_iter().filter(|entry| !matches!(entry.of, Of::Told(_))) {
-        let bytes = transcript::read_range(root, &entry.file, entry.line)?;
+        let bytes = transcript::read_range(root, &entry.file, entry.line.clone())?;
         let record = Line::parse(&bytes).or_else(|| first_format::record(&bytes));
         let Some(record) = record else { return Err(gone()) };
         let time = record.time();
-        let users = if heard { entry.users } else { entry.by_marks };
+        let users = entry.is_users(heard || !answered);
         let compacted = || record.payload::<Compacted<'_>>().ok_or_else(gone);
         match entry.of {
             Of::Line => model_item(time, record.payload.get(), users, sink),
@@ -163,6 +170,7 @@ impl Model {
                 }
             }
             Body::Response(response) => {
+                self.answered |= voice::author(response) == Author::Assistant;
                 let mut entry = Entry::new(file, line, Of::Line).saying(response);
                 self.heard |= entry.users;
                 let from = self.entries.len().saturating_sub(BACK);
@@ -187,7 +195,7 @@ impl Model {
     fn take_back(&self, entries: &mut Vec<Entry>, count: u64) -> usize {
         let mut left = count;
         while left > 0 {
-            let is_users = |entry: &Entry| if self.heard { entry.users } else { entry.by_marks };
+            let is_users = |entry: &Entry| entry.is_users(self.heard || !self.answered);
             let Some(at) = entries.iter().rposition(is_users) else { break };
             entries.truncate(at);
             left -= 1;
@@ -200,8 +208,7 @@ impl Model {
     fn replacement(&self, compacted: &Compacted<'_>, file: &Arc<Path>, line: &Range<u64>) -> Vec<Entry> {
         let Some(history) = &compacted.replacement_history else {
             let users = |entry: &&Entry| {
-                let users = if self.heard { entry.users } else { entry.by_marks };
-                users && !matches!(entry.of, Of::Told(_))
+                entry.is_users(self.heard || !self.answered) && !matches!(entry.of, Of::Told(_))
             };
             let mut kept: Vec<Entry> = self.entries.iter().filter(users).cloned().collect();
             kept.push(Entry::new(file, line.clone(), Of::Summary));

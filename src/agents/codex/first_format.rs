@@ -13,8 +13,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::line as lines;
 use super::records::{Body, Line, Meta, Part, Response};
-use super::{voice, walk};
+use super::voice;
 use crate::session::{Turn, rfc3339};
 
 /// Why nothing is cut in place.
@@ -117,7 +118,7 @@ pub fn in_todays_form(bytes: &[u8], turns: &[Turn], mut meta: Value, now: Timest
             out.event(&json!({"type": "task_started", "turn_id": id, "model_context_window": null}));
             open = Some(id);
         }
-        walk::read(line, |content| {
+        lines::read(line, |content| {
             let Some(content) = content.filter(|content| content.record.kind == "response_item") else {
                 return;
             };

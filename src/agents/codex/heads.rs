@@ -10,9 +10,9 @@ use jiff::Timestamp;
 
 use super::first_format;
 use super::layout::Rollout;
+use super::line::{self as lines, Content};
 use super::records::{Body, Line, Meta, TurnContext};
 use super::voice::{self, Author};
-use super::walk::{self, Content};
 use crate::session::{AgentKind, DamageClass, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stamp, StoreDir, plain_stream};
@@ -32,8 +32,9 @@ pub struct Head {
     pub model: Option<String>,
     /// The first message that is the user's if only marks tell, for files in which no record does.
     by_marks: Option<String>,
-    /// The model said something, and no event told of words.
+    /// The model said something.
     answered: bool,
+    /// Records tell whose words are whose.
     heard: bool,
 }
 
@@ -211,7 +212,7 @@ impl Head {
     }
 
     fn add(&mut self, line: &[u8]) {
-        walk::read(line, |content| {
+        lines::read(line, |content| {
             let Some(Content { body, .. }) = content else { return };
             match body {
                 Body::Context(TurnContext { model: Some(model) }) if self.model.is_none() => {
@@ -236,7 +237,7 @@ impl Head {
                         self.first_prompt = self.by_marks.take();
                     }
                 }
-                Body::Response(response) => self.answered |= response.role.as_deref() != Some("developer"),
+                Body::Response(response) => self.answered |= voice::author(response) == Author::Assistant,
                 _ => {}
             }
         });

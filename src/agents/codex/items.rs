@@ -11,9 +11,10 @@ use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::first_format;
+use super::line::{At, Content};
 use super::records::{Body, CompletedItem, Event, Line, Part, Response, readable, string_or_json, text_of};
 use super::voice::{self, Author, Evidence, pictures};
-use super::walk::{At, Content, Rules, Told, Walk};
+use super::walk::{Rules, Told, Walk};
 use crate::session::{Item, ItemSink};
 
 /// What kind of text stands in both families.

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::first_format;
+use super::line::{At, Content};
 use super::lineage::Segment;
 use super::records::{Body, Line as Record, Mode, TurnContext, readable};
 use super::voice::Evidence;
-use super::walk::{At, Content, Rules, Walk};
+use super::walk::{Rules, Walk};
 use crate::session::{Damage, DamageClass, Turn, open_calls};
 use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
 
@@ -241,7 +242,7 @@ impl Pass {
         {
             damage.message = "the last line has no ordinal; Codex refuses to resume such a thread".into();
         }
-        // A file in which the model did not say anything may only not have come to the user's words yet.
+        // Every client that wrote such files has events of what the model says: without an answer, nobody knows yet.
         let none_told = self.by_records.answered && !self.by_records.heard;
         let by_marks = self.by_marks.filter(|walk| self.basis.first_format || none_told && walk.has_users());
         let mut walk = by_marks.unwrap_or(self.by_records);

@@ -8,6 +8,8 @@
 //! The same walk runs over a whole file (`pass.rs`: it measures) and over the bytes of one turn (`items.rs`: it
 //! writes a [`Script`]), so that both find the same.
 
+mod ends;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::path::Path;
@@ -16,10 +18,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::first_format;
 use super::items::Reader;
+use super::line::{At, Content, Held};
+use super::open_turn::{Open, User, Waiting, measured, steer_is_longer};
 use super::pass::{End, TurnAt};
-use super::records::{Body, Event, Line as Record, Response, readable};
+use super::records::{Body, Event, Line as Record, Response};
 use super::voice::{self, Author, Evidence, Words};
 use crate::render;
 use crate::session::{Item, Turn, TurnDetail, TurnStatus};
@@ -51,25 +54,6 @@ pub struct Rules {
     pub measure: bool,
 }
 
-/// A line's place.
-#[derive(Clone, Copy)]
-pub struct At<'l> {
-    /// From 1.
-    pub number: u64,
-    pub start: u64,
-    /// Behind its newline.
-    pub end: u64,
-    pub bytes: &'l [u8],
-}
-
-/// What a line holds, if it is a record: the payload is given as readable JSON and as what it is.
-#[derive(Clone, Copy)]
-pub struct Content<'l> {
-    pub record: &'l Record<'l>,
-    pub json: &'l str,
-    pub body: &'l Body<'l>,
-}
-
 /// How the lines of one turn are to be shown.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
@@ -94,46 +78,6 @@ pub struct TakenBack {
     pub turns: bool,
 }
 
-/// A turn while its lines pass by.
-#[derive(Clone)]
-pub struct Open {
-    pub at: TurnAt,
-    id: Option<u64>,
-    reader: Reader,
-    /// Length of what was shown when its line passed by.
-    length: u64,
-    /// Place and length of what was not decided then.
-    decided: Vec<(u64, u64)>,
-    /// In order of their places.
-    users: Vec<User>,
-    waiting: Vec<Waiting>,
-    /// Told by events, and by no message so far.
-    unmet: Vec<u128>,
-    /// Tool calls without a result so far.
-    pub calls: HashSet<String>,
-    pub ended: bool,
-}
-
-/// A user's message, and the state of its turn before it.
-#[derive(Clone)]
-struct User {
-    at: u64,
-    length: u64,
-    reader: Reader,
-}
-
-/// A message of which it is not known yet whose it is.
-#[derive(Clone)]
-struct Waiting {
-    before: User,
-    words: Words,
-    /// Set where it is recorded as the user's.
-    own: Option<String>,
-    pictures: u64,
-    /// As one of the client's.
-    notice: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Current {
     None,
@@ -142,15 +86,6 @@ enum Current {
         bare: bool,
     },
     Explicit,
-}
-
-/// A line that may belong to the turn that is open, or to the next one.
-#[derive(Clone)]
-struct Held {
-    number: u64,
-    start: u64,
-    end: u64,
-    bytes: Vec<u8>,
 }
 
 #[derive(Clone)]
@@ -246,8 +181,7 @@ impl Walk {
                 self.put(at, Some(line));
             }
             Body::Response(response) => {
-                self.answered |=
-                    !voice::may_be_users(response) && response.role.as_deref() != Some("developer");
+                self.answered |= voice::author(response) == Author::Assistant;
                 if self.rules.evidence == Evidence::Marks {
                     self.by_marks(at, line, response);
                 } else if self.held.is_empty() && self.could_begin_with(response) {
@@ -302,8 +236,7 @@ impl Walk {
     }
 
     fn hold(&mut self, at: &At<'_>) {
-        let (number, start, end) = (at.number, at.start, at.end);
-        self.held.push_back(Held { number, start, end, bytes: at.bytes.to_vec() });
+        self.held.push_back(Held::of(at));
         let behind = |held: &VecDeque<Held>| held.iter().skip(1).map(|held| held.bytes.len()).sum::<usize>();
         while self.held.len() > HELD_LINES || behind(&self.held) > HELD_BYTES {
             let Some(first) = self.held.pop_front() else { break };
@@ -527,31 +460,6 @@ impl Walk {
         }
     }
 
-    /// A turn's end: of the turn with this id, else of the one that is open.
-    fn ends(&mut self, id: Option<u64>, time: Option<Timestamp>, status: TurnStatus) {
-        let last = self.turns.len().checked_sub(1).filter(|_| self.current != Current::None);
-        let own = last.filter(|last| id.is_none() || self.turns[*last].id == id);
-        let named = id.and_then(|id| self.by_id.get(&id).copied());
-        let named = named.filter(|at| self.turns.get(*at).is_some_and(|open| open.id == id));
-        let aborted = status == TurnStatus::Interrupted;
-        // An explicit turn is not aborted by the id of a turn that nobody knows, though completed by it.
-        let other = last.filter(|last| !aborted || self.turns[*last].id.is_none());
-        let Some(turn) = own.or(named).or(other) else { return };
-        let open = &mut self.turns[turn];
-        // An aborted turn stays one, whatever ends it afterwards.
-        if aborted || !open.ended {
-            open.at.turn.status = status;
-        }
-        if !open.ended {
-            open.at.turn.ended = time;
-        }
-        open.ended = true;
-        open.at.turn.detail = None;
-        if Some(turn) == last {
-            self.current = Current::None;
-        }
-    }
-
     fn begin(&mut self, at: &At<'_>, record: &Record<'_>, current: Current, id: Option<u64>) {
         self.close_last();
         self.closed = false;
@@ -595,66 +503,6 @@ impl Walk {
         });
     }
 
-    /// `thread_rolled_back` takes back the last `count` user messages and what followed them; it counts
-    /// messages, not turns, so that a steer can go and its turn stay. The client's list counts turns instead:
-    /// what it drops and the model never knew of is dropped here, too.
-    fn rolled_back(&mut self, at: &At<'_>, time: Option<Timestamp>, count: u64) {
-        if self.rules.paginated {
-            self.idle_rollback = true;
-            return;
-        }
-        self.settle();
-        self.current = Current::None;
-        let before = self.turns.len();
-        let listed = before.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
-        let (mut keep, mut steer, mut left) = (before, None, count);
-        while left > 0 {
-            let Some(turn) = self.spoken.last().copied() else { break };
-            let users = self.turns[turn].users.len() as u64;
-            if left < users {
-                (keep, steer, left) = (turn + 1, Some((users - left) as usize), 0);
-            } else {
-                (keep, left) = (turn, left - users);
-                self.spoken.pop();
-            }
-        }
-        while keep > listed && steer.is_none() && self.turns[keep - 1].users.is_empty() {
-            keep -= 1;
-        }
-        self.apart |= keep != listed || steer.is_some();
-        let mut taken = self.turns.get(keep).map(|first| first.at.turn.span.start);
-        let turns = steer.is_none();
-        self.turns.truncate(keep);
-        if let (Some(steer), Some(open)) = (steer, self.turns.last_mut()) {
-            taken = Some(open.forget_from(steer));
-        }
-        if let (Some(start), Some(script)) = (taken, &mut self.script) {
-            // What was taken back in there before is in it.
-            script.taken.retain(|taken| taken.span.start < start);
-            script.taken.push(TakenBack { span: start..at.end, turns });
-        }
-        if let Some(open) = self.turns.last_mut().filter(|_| !self.closed) {
-            open.at.turn.span.end = at.end;
-            open.at.turn.last = time.or(open.at.turn.last);
-        }
-        let left = self.turns.len() as u32;
-        if self.sound.is_some_and(|sound| sound > left) {
-            // What comes now has their numbers, and is behind the damage.
-            (self.sound, self.sound_end) = (Some(left), None);
-        }
-    }
-
-    fn close_last(&mut self) {
-        self.settle();
-        let Some(open) = self.turns.last_mut() else { return };
-        let mut reader = std::mem::take(&mut open.reader);
-        if self.rules.measure {
-            let mut length = render::Length::default();
-            reader.finish(&mut |_, item: Item<'_>| render::item(&item, &mut length));
-            open.length += length.0;
-        }
-    }
-
     /// No event came for the messages that wait in the last turn: they are whose they are recorded to be.
     fn settle(&mut self) {
         let (rules, mut spoke) = (self.rules, false);
@@ -675,76 +523,6 @@ impl Walk {
             self.speaks(self.turns.len() - 1);
         }
     }
-}
-
-impl Open {
-    /// A message of the user's, whose place and what was before it are in `before`.
-    fn user(&mut self, rules: Rules, before: User, text: &str, pictures: u64) {
-        let length = measured(rules, |sink| sink(None, Item::Steer { text: text.into() }));
-        self.decided.push((before.at, length + pictures));
-        let place = self.users.partition_point(|user| user.at < before.at);
-        if place == 0 {
-            self.at.turn.prompt = Some(text.chars().take(Turn::PROMPT_CHARS).collect());
-        }
-        self.users.insert(place, before);
-    }
-
-    /// Forgets a user's message, which is not the first, and everything behind it. Where it began.
-    fn forget_from(&mut self, user: usize) -> u64 {
-        let User { at, length, reader } = self.users[user].clone();
-        self.users.truncate(user);
-        self.decided.retain(|(place, _)| *place < at);
-        (self.length, self.reader) = (length, reader);
-        self.calls.clear();
-        self.unmet.clear();
-        at
-    }
-
-    fn call(&mut self, response: &Response<'_>) {
-        let Some(id) = response.call_id.as_deref() else { return };
-        if response.kind.ends_with("_output") {
-            self.calls.remove(id);
-        } else if response.kind.ends_with("_call") {
-            self.calls.insert(id.to_owned());
-        }
-    }
-}
-
-impl Held {
-    fn with<R>(&self, each: impl FnOnce(&At<'_>, Option<Content<'_>>) -> R) -> R {
-        let at = At { number: self.number, start: self.start, end: self.end, bytes: &self.bytes };
-        read(&self.bytes, |content| each(&at, content))
-    }
-}
-
-/// Parses a line; `None` is given for what is no record that counts.
-pub fn read<R>(bytes: &[u8], each: impl FnOnce(Option<Content<'_>>) -> R) -> R {
-    // The first session_meta is the head's; copied forks hold those of the files that they were copied from.
-    let record = Record::parse(bytes).or_else(|| first_format::record(bytes));
-    let Some(record) = record.filter(|record| record.kind != "session_meta") else { return each(None) };
-    let json = readable(record.payload.get());
-    match Body::parse(&record.kind, &json) {
-        Ok(body) => each(Some(Content { record: &record, json: &json, body: &body })),
-        Err(_) => each(None),
-    }
-}
-
-fn measured(rules: Rules, items: impl FnOnce(&mut crate::session::ItemSink<'_>)) -> u64 {
-    let mut length = render::Length::default();
-    if rules.measure {
-        items(&mut |_, item: Item<'_>| render::item(&item, &mut length));
-    }
-    length.0
-}
-
-/// By how many bytes the text of a steer is longer than that of a prompt.
-fn steer_is_longer() -> u64 {
-    let length = |item: Item<'_>| {
-        let mut length = render::Length::default();
-        render::item(&item, &mut length);
-        length.0
-    };
-    length(Item::Steer { text: "".into() }) - length(Item::User { text: "".into() })
 }
 
 /// An event of the model's words without a word.
