@@ -142,16 +142,18 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
             ensure(exact == prompt, || format!("prompt {n} is {exact:?}"))?;
             ensure(text.contains(prompt), || format!("turn {n} does not hold its prompt"))?;
             let shown = &shown["turns"][n];
-            let same =
-                shown["n"] == n && shown["prompt"] == turn["prompt"] && shown["status"] == turn["status"];
+            // Of some samples only the prompts are known.
+            let status = turn.get("status").is_none_or(|status| shown["status"] == *status);
+            let same = shown["n"] == n && shown["prompt"] == turn["prompt"] && status;
             ensure(same, || format!("show says {shown}, expected {turn}"))?;
             let begins = format!("{n:03}  ");
             ensure(plan.lines().any(|line| line.trim_start().starts_with(begins.trim())), || {
                 format!("the plan does not name turn {n}:\n{plan}")
             })?;
         }
-        if let Some((last, _)) = expected.iter().enumerate().next_back() {
-            same_context(&dir, &session["keep"][last.to_string()]["messages"])?;
+        let last = expected.len().checked_sub(1).map(|last| last.to_string());
+        if let Some(keep) = last.and_then(|last| session["keep"].get(last)) {
+            same_context(&dir, &keep["messages"])?;
         }
         Ok(expected.len())
     });
