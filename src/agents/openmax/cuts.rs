@@ -42,10 +42,17 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         Keep::Prefix { bytes } => {
             locks.push(Lock::Lease { file: files.messages.clone() });
             steps.push(Step::KeepPrefix { file: files.messages.clone(), bytes });
+            for (view, pieces) in loaded.beside(&files) {
+                let file = view.file.clone();
+                steps.extend(match pieces {
+                    None => None,
+                    Some(pieces) if pieces.is_empty() => Some(Step::MoveAside { file }),
+                    Some(pieces) => Some(Step::Replace { file, content: of_pieces(pieces) }),
+                });
+            }
         }
         Keep::Full { pieces } => {
-            let content = Content::Parts(pieces.into_iter().map(Part::Piece).collect());
-            steps.push(Step::Replace { file: files.messages.clone(), content });
+            steps.push(Step::Replace { file: files.messages.clone(), content: of_pieces(pieces) });
             // They hold what was undone, and would give it to the next digest.
             let sidecars =
                 loaded.sidecars.iter().map(|(view, _)| Step::MoveAside { file: view.file.clone() });
@@ -105,23 +112,24 @@ pub(super) fn plan_fork(
         Keep::Prefix { bytes } => match as_is(session, &loaded, &files, bytes, &id)? {
             Some(parts) => {
                 create(new.messages.clone(), Content::Parts(parts));
-                for (view, _) in &loaded.sidecars {
+                for (view, pieces) in loaded.beside(&files) {
                     let file = if view.file == files.archive { &new.archive } else { &new.compaction };
-                    create(file.clone(), Content::Whole { file: view.file.clone() });
+                    match pieces {
+                        None => create(file.clone(), Content::Whole { file: view.file.clone() }),
+                        Some(pieces) if pieces.is_empty() => {}
+                        Some(pieces) => create(file.clone(), of_pieces(pieces)),
+                    }
                 }
             }
             None => {
                 let content = match loaded.without_blanks(&files, bytes) {
-                    Some(pieces) => Content::Parts(pieces.into_iter().map(Part::Piece).collect()),
+                    Some(pieces) => of_pieces(pieces),
                     None => Content::Prefix { file: files.messages.clone(), bytes },
                 };
                 create(new.messages.clone(), content);
             }
         },
-        Keep::Full { pieces } => {
-            let parts = pieces.into_iter().map(Part::Piece).collect();
-            create(new.messages.clone(), Content::Parts(parts));
-        }
+        Keep::Full { pieces } => create(new.messages.clone(), of_pieces(pieces)),
     }
     let mut based_on = history.files.clone();
     let root = &session.key.root;
@@ -144,6 +152,10 @@ pub(super) fn plan_fork(
         based_on,
         promise: Promise { session: new.messages.clone(), id, transcript: new.messages, turns: n + 1 },
     })
+}
+
+fn of_pieces(pieces: Vec<Piece>) -> Content {
+    Content::Parts(pieces.into_iter().map(Part::Piece).collect())
 }
 
 /// The parts of a fork that keeps what prunes left: the live lines, with the new session's id in the path to the

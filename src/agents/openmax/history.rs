@@ -5,12 +5,13 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::items;
 use super::layout::Files;
 use super::records::{Message, Role};
 use super::scan::{self, Found, Messages};
-use super::whole::{self, In, Said, Whole};
+use super::whole::{self, In, Said, Sidecars, Whole};
 use crate::render::{self, Length};
 use crate::session::{
     Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
@@ -34,7 +35,7 @@ pub(super) struct Loaded {
 /// What keeping the turns before some turn means for the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// The first bytes of the transcript; archive and compaction stay true.
+    /// The first bytes of the transcript; of archive and compaction what [`Loaded::beside`] says.
     Prefix { bytes: u64 },
     /// The transcript is written anew, of these pieces; archive and compaction go.
     Full { pieces: Vec<Piece> },
@@ -155,8 +156,10 @@ impl Loaded {
             ));
         }
         self.whole = Some(whole);
-        self.history.cuts =
-            (0..=self.turns.len()).map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?))).collect();
+        let beside = self.beside_kept(files);
+        self.history.cuts = (0..=self.turns.len())
+            .map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?, &beside)))
+            .collect();
     }
 
     /// What keeps exactly the turns before `n`.
@@ -206,6 +209,27 @@ impl Loaded {
         let whole = self.whole.as_ref().map_or(&[][..], |whole| &whole.said);
         let kept = whole.iter().take(self.message_before(n));
         kept.filter(|said| !said.note).count() as u64
+    }
+
+    /// What of the sidecars a session needs that keeps only a first part of the transcript: all of a file, or these
+    /// pieces of it, of which there may be none.
+    pub fn beside(&self, files: &Files) -> Vec<(&FileView, Option<Vec<Piece>>)> {
+        let pieces = |view: &FileView, ranges: &[Range<u64>]| {
+            let file: Arc<Path> = Arc::from(view.file.as_path());
+            ranges.iter().map(|span| Piece { file: file.clone(), span: span.clone() }).collect()
+        };
+        let whole = self.whole.as_ref().map_or(&Sidecars::Whole, |whole| &whole.sidecars);
+        let beside = self.sidecars.iter().map(|(view, _)| {
+            let archive = view.file == files.archive;
+            let kept = match whole {
+                Sidecars::Whole => None,
+                Sidecars::Archive => (!archive).then(Vec::new),
+                Sidecars::Landed { archive: (ranges, _), .. } if archive => Some(pieces(view, ranges)),
+                Sidecars::Landed { records, .. } => Some(pieces(view, records)),
+            };
+            (view, kept)
+        });
+        beside.collect()
     }
 
     /// Whether the transcript holds the note of a prune that only shortened outputs.
@@ -259,19 +283,32 @@ impl Loaded {
         }
     }
 
-    fn cut_point(&self, files: &Files, n: usize, keep: &Keep) -> CutPoint {
-        let whole_file = |(view, lines): &(FileView, u64)| Kept {
-            file: view.file.clone(),
-            source: view.file.clone(),
-            lines: *lines,
-            bytes: view.len.unwrap_or(0),
-            rebuilt: false,
-        };
+    /// What stays of the sidecars where only live messages go.
+    fn beside_kept(&self, files: &Files) -> Vec<Kept> {
+        let kept =
+            self.beside(files).into_iter().zip(&self.sidecars).filter_map(|((view, pieces), (_, all))| {
+                let size =
+                    |pieces: &Vec<Piece>| pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
+                let lines = match self.whole.as_ref().map(|whole| &whole.sidecars) {
+                    Some(Sidecars::Landed { archive: (_, lines), .. }) if view.file == files.archive => {
+                        *lines
+                    }
+                    Some(Sidecars::Landed { records, .. }) => records.len() as u64,
+                    _ => *all,
+                };
+                let (rebuilt, file) = (pieces.is_some(), view.file.clone());
+                let bytes = pieces.as_ref().map_or(view.len.unwrap_or(0), size);
+                (!rebuilt || bytes > 0).then(|| Kept { source: file.clone(), file, lines, bytes, rebuilt })
+            });
+        kept.collect()
+    }
+
+    fn cut_point(&self, files: &Files, n: usize, keep: &Keep, beside: &[Kept]) -> CutPoint {
         let mut kept = Vec::new();
         let mut source = &files.messages;
         let (lines, bytes) = match keep {
             Keep::Prefix { bytes } => {
-                kept.extend(self.sidecars.iter().map(whole_file));
+                kept.extend_from_slice(beside);
                 let next = self.live.found.partition_point(|found| found.start < *bytes);
                 let next = self.live.found.get(next);
                 let last = self.live.found.last().map_or(0, |last| last.line);

@@ -19,6 +19,9 @@ use crate::session::FileHash;
 const PATIENCE: usize = 1 << 20;
 const PATIENCE_PER_MESSAGE: usize = 32;
 
+/// Different histories that are compared with each other.
+const MOST_READINGS: usize = 16;
+
 /// A prune's record.
 struct Record {
     digest: Option<FileHash>,
@@ -29,8 +32,10 @@ struct Record {
 
 /// What a transcript held behind its head at some time: messages of the archive, then those of the transcript.
 struct Front {
-    /// Ranges of the archive; of all but the first the first message, a digest, is left out.
+    /// The blocks of the archive that landed behind it, with their records' places; of all but the first block the
+    /// first message, a digest, is left out.
     pieces: Vec<Range<usize>>,
+    records: Vec<usize>,
     /// Whether the note of a prune that only shortened is left out: as it was before that prune.
     before_note: bool,
     begins_with: Begin,
@@ -56,43 +61,76 @@ struct Walk<'a> {
     by_token: Vec<u32>,
     /// The transcript from its digest on.
     live: Vec<FileHash>,
+    /// Places in the archive of what begins a block and stands nowhere else: the notes of prunes.
+    notes: Vec<usize>,
+    /// Ids that several calls have.
+    reused: HashSet<&'a str>,
     records: Vec<Record>,
     digests: HashSet<FileHash>,
     fronts: Vec<Front>,
-    /// The front from before a block landed, by the front behind it and the block's end; and the one from before
+    /// The front from before a block landed, by the front behind it, the block's end and its record; and the one from before
     /// the note of a prune that only shortened.
-    before: HashMap<(usize, Option<usize>), usize>,
+    before: HashMap<(usize, Option<(usize, usize)>), usize>,
     /// Comparisons that are left.
     patience: usize,
 }
 
-/// The messages of the archive that belong to the history, in order, earlier digests left out: their places in
-/// `archive`, which holds no originals. `live` is the transcript from its digest on.
+/// What of an archive belongs to the history.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Landed {
+    /// The blocks of the prunes that landed, the first prune's first: places in the archive without originals.
+    pub blocks: Vec<Range<usize>>,
+    /// The places of their records.
+    pub records: Vec<usize>,
+}
+
+impl Landed {
+    /// The places of what was said: a digest, which begins all but the first block, was not.
+    pub fn said(&self) -> impl Iterator<Item = usize> {
+        let blocks = self.blocks.iter().enumerate();
+        blocks.flat_map(|(nth, block)| block.start + usize::from(nth > 0)..block.end)
+    }
+}
+
+/// Why nothing of an archive is certain.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub why: String,
+    /// Whether several histories would explain what is there.
+    pub several: bool,
+}
+
+/// Which blocks of `archive`, which holds no originals, belong to the history. `live` is the transcript from its
+/// digest on.
 ///
 /// # Errors
-/// Why it is not certain which these are, for a person.
-pub(super) fn landed(
-    live: &[Found],
-    archive: &[&Found],
-    records: &[Compaction],
-) -> Result<Vec<usize>, String> {
+/// Why that is not certain.
+pub(super) fn landed(live: &[Found], archive: &[&Found], records: &[Compaction]) -> Result<Landed, Doubt> {
     let mut walk = Walk::of(live, archive, records);
-    let doubt = |walk: &Walk<'_>| {
-        let dropped = walk.records.iter().fold(0usize, |sum, record| sum.saturating_add(record.count));
-        format!(
-            "{dropped} messages were pruned in all, the archive holds {}, and they do not fit together",
-            walk.archive.len()
-        )
-    };
-    // What was undone between two prunes leaves blocks that nothing explains in full.
-    for lenient in [false, true] {
-        match walk.read(lenient)? {
-            Some(front) => return Ok(walk.history(front)),
-            None if lenient => break,
-            None => {}
+    for reading in [Reading::Exact, Reading::OriginalsAnywhere, Reading::Beginnings] {
+        if let Some(front) = walk.read(reading).map_err(|why| Doubt { why, several: true })? {
+            let Front { pieces, records, .. } = &walk.fronts[front];
+            return Ok(Landed { blocks: pieces.clone(), records: records.clone() });
         }
     }
-    Err(doubt(&walk))
+    let dropped = walk.records.iter().fold(0usize, |sum, record| sum.saturating_add(record.count));
+    let why = format!(
+        "{dropped} messages were pruned in all, the archive holds {}, and they do not fit together",
+        walk.archive.len()
+    );
+    Err(Doubt { why, several: false })
+}
+
+/// How an archive is read; the next way only where the one before explains nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reading {
+    /// Every block that did not land repeats what the transcript still held.
+    Exact,
+    /// And a tool output at a block's end may be an original of the next block: it has the id of a call that was
+    /// never answered, where ids are used again.
+    OriginalsAnywhere,
+    /// And of a block that did not land its beginning or its record is enough: an undo may have come between.
+    Beginnings,
 }
 
 /// What makes a message the same in two blocks: of a tool output its call, since prunes cut outputs.
@@ -108,8 +146,13 @@ fn token(found: &Found) -> FileHash {
     FileHash(said.0.wrapping_add(role))
 }
 
+fn reused<'f>(messages: impl Iterator<Item = &'f Found>) -> HashSet<&'f str> {
+    let mut once: HashSet<&str> = HashSet::new();
+    messages.flat_map(|found| &found.calls).map(|id| &**id).filter(|id| !once.insert(id)).collect()
+}
+
 impl<'a> Walk<'a> {
-    fn of(live: &[Found], archive: &'a [&'a Found], records: &[Compaction]) -> Walk<'a> {
+    fn of(live: &'a [Found], archive: &'a [&'a Found], records: &[Compaction]) -> Walk<'a> {
         let records: Vec<Record> = records
             .iter()
             .map(|record| Record {
@@ -127,14 +170,17 @@ impl<'a> Walk<'a> {
             tokens,
             by_token,
             live: live.iter().map(token).collect(),
+            notes: Vec::new(),
+            reused: reused(archive.iter().copied().chain(live)),
             digests: records.iter().filter_map(|record| record.digest).collect(),
             records,
             fronts: Vec::new(),
             before: HashMap::new(),
         };
+        walk.notes = (0..archive.len()).filter(|at| walk.begin(archive[*at]) != Begin::Message).collect();
         if let Some(first) = live.first() {
             let begins_with = walk.begin(first);
-            walk.add(Vec::new(), false, begins_with);
+            walk.add(Vec::new(), Vec::new(), false, begins_with);
         }
         walk
     }
@@ -150,6 +196,12 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether this can be one block: the note of a prune is its first message or not in it.
+    fn is_block(&self, block: Range<usize>) -> bool {
+        let next = self.notes.partition_point(|at| *at <= block.start);
+        self.notes.get(next).is_none_or(|at| *at >= block.end)
+    }
+
     /// The messages of a front, as tokens.
     fn front(&self, pieces: &[Range<usize>], before_note: bool) -> impl Iterator<Item = &FileHash> {
         let archived = pieces.iter().enumerate().flat_map(|(nth, piece)| {
@@ -160,7 +212,13 @@ impl<'a> Walk<'a> {
         archived.chain(live).skip(usize::from(before_note))
     }
 
-    fn add(&mut self, pieces: Vec<Range<usize>>, before_note: bool, begins_with: Begin) -> usize {
+    fn add(
+        &mut self,
+        pieces: Vec<Range<usize>>,
+        records: Vec<usize>,
+        before_note: bool,
+        begins_with: Begin,
+    ) -> usize {
         let mut starts = Vec::new();
         let mut work = 0;
         if let Some(first) = self.front(&pieces, before_note).next() {
@@ -182,19 +240,18 @@ impl<'a> Walk<'a> {
             }
         }
         self.patience = self.patience.saturating_sub(work);
-        self.fronts.push(Front { pieces, before_note, begins_with, starts });
+        self.fronts.push(Front { pieces, records, before_note, begins_with, starts });
         self.fronts.len() - 1
     }
 
-    /// The front from before all prunes, if there is exactly one that explains the whole archive. `lenient`: of
-    /// blocks that did not land their beginnings and their records are enough.
+    /// The front from before all prunes, if there is exactly one that explains the whole archive.
     ///
     /// # Errors
     /// If there are several, or it takes too long to know.
-    fn read(&mut self, lenient: bool) -> Result<Option<usize>, String> {
+    fn read(&mut self, reading: Reading) -> Result<Option<usize>, String> {
         let mut seen: HashSet<Step> = HashSet::new();
         let mut open: Vec<Step> = vec![(self.archive.len(), self.records.len(), 0)];
-        let mut result: Option<usize> = None;
+        let mut whole: Vec<usize> = Vec::new();
         while let Some(step) = open.pop() {
             if !seen.insert(step) {
                 continue;
@@ -204,25 +261,32 @@ impl<'a> Walk<'a> {
             if self.patience == 0 {
                 return Err("the archive repeats itself too often to tell what was pruned".into());
             }
-            if self.is_whole(step) {
-                match result {
-                    Some(known) if !self.same(known, front) => {
-                        return Err("the archive can be read in more than one way".into());
-                    }
-                    _ => result = result.or(Some(front)),
+            if self.is_whole(step) && !whole.iter().any(|known| self.same(*known, front)) {
+                whole.push(front);
+                if whole.len() > MOST_READINGS {
+                    break;
                 }
             }
-            self.blocks_that_did_not_land(step, lenient, &mut open);
+            self.blocks_that_did_not_land(step, reading, &mut open);
+            if reading >= Reading::OriginalsAnywhere
+                && let Some(before) = end.checked_sub(1)
+                && self.archive[before].answers.as_deref().is_some_and(|id| self.reused.contains(id))
+                && !self.archive[before].is_cut
+            {
+                open.push((before, records, front));
+            }
             let last = records.checked_sub(1).map(|last| (last, &self.records[last]));
             if let Some((left, _)) = last.filter(|(_, record)| !record.archived) {
                 open.push((end, left, front));
             }
             match (self.fronts[front].begins_with, last) {
                 (Begin::Digest(digest), Some((left, record)))
-                    if record.digest == Some(digest) && (1..=end).contains(&record.count) =>
+                    if record.digest == Some(digest)
+                        && (1..=end).contains(&record.count)
+                        && self.is_block(end - record.count..end) =>
                 {
                     let start = end - record.count;
-                    open.push((start, left, self.before_landing(front, start..end)));
+                    open.push((start, left, self.before_landing(front, start..end, left)));
                 }
                 (Begin::Shortened, _) if !self.fronts[front].before_note => {
                     open.push((end, records, self.before_note(front)));
@@ -230,17 +294,48 @@ impl<'a> Walk<'a> {
                 _ => {}
             }
         }
-        Ok(result)
+        let len = |front: &usize| self.front(&self.fronts[*front].pieces, false).count();
+        let Some(shortest) = whole.iter().copied().min_by_key(len) else { return Ok(None) };
+        let others = whole.iter().filter(|other| **other != shortest);
+        let certain = whole.len() <= MOST_READINGS
+            && others.into_iter().all(|other| self.is_said_again(shortest, *other));
+        match certain {
+            true => Ok(Some(shortest)),
+            false => Err("the archive can be read in more than one way".into()),
+        }
     }
 
-    fn before_landing(&mut self, front: usize, block: Range<usize>) -> usize {
-        let key = (front, Some(block.end));
+    /// Whether what the longer of two fronts has more is what nobody says again: most of it was said only once in
+    /// the shorter one. So it is a block that did not land, and not a talk that was repeated word for word between
+    /// two prunes whose digests are equal.
+    fn is_said_again(&self, shorter: usize, longer: usize) -> bool {
+        let [shorter, longer] = [shorter, longer].map(|front| {
+            let mut times: HashMap<FileHash, u32> = HashMap::new();
+            for token in self.front(&self.fronts[front].pieces, false) {
+                *times.entry(*token).or_default() += 1;
+            }
+            times
+        });
+        let spoken = self.archive.iter().zip(&self.tokens).filter(|(found, _)| {
+            matches!(found.role, Role::User | Role::Assistant) && !found.looks_like_note
+        });
+        let spoken: HashSet<&FileHash> = spoken.map(|(_, token)| token).collect();
+        let before = |token: &FileHash| shorter.get(token).copied().unwrap_or(0);
+        let more = longer.iter().filter(|(token, times)| spoken.contains(token) && **times > before(token));
+        let more: Vec<u32> = more.map(|(token, _)| before(token)).collect();
+        let once = more.iter().filter(|times| **times == 1).count();
+        once > 0 && once * 2 >= more.len()
+    }
+
+    fn before_landing(&mut self, front: usize, block: Range<usize>, record: usize) -> usize {
+        let key = (front, Some((block.end, record)));
         if let Some(known) = self.before.get(&key) {
             return *known;
         }
         let begins_with = self.begin(self.archive[block.start]);
         let pieces = [vec![block], self.fronts[front].pieces.clone()].concat();
-        let before = self.add(pieces, false, begins_with);
+        let records = [vec![record], self.fronts[front].records.clone()].concat();
+        let before = self.add(pieces, records, false, begins_with);
         self.before.insert(key, before);
         before
     }
@@ -249,7 +344,8 @@ impl<'a> Walk<'a> {
         if let Some(known) = self.before.get(&(front, None)) {
             return *known;
         }
-        let before = self.add(self.fronts[front].pieces.clone(), true, Begin::Message);
+        let Front { pieces, records, .. } = &self.fronts[front];
+        let before = self.add(pieces.clone(), records.clone(), true, Begin::Message);
         self.before.insert((front, None), before);
         before
     }
@@ -261,13 +357,15 @@ impl<'a> Walk<'a> {
     }
 
     /// Steps over a block at the end that repeats what the front says.
-    fn blocks_that_did_not_land(&self, (end, records, front): Step, lenient: bool, open: &mut Vec<Step>) {
+    fn blocks_that_did_not_land(&self, (end, records, front): Step, reading: Reading, open: &mut Vec<Step>) {
+        let lenient = reading >= Reading::Beginnings;
         let last = records.checked_sub(1).map(|last| (last, &self.records[last]));
         let front_is = self.fronts[front].begins_with;
         // An undo keeps something behind a digest, and perhaps nothing of what follows the first message.
         let enough = if matches!(front_is, Begin::Digest(_)) { 2 } else { 1 };
         for (at, agree) in self.fronts[front].starts.iter().filter(|(at, _)| *at < end) {
-            if at + agree < end && !(lenient && *agree >= enough) {
+            let known = at + agree >= end || (lenient && *agree >= enough);
+            if !known || !self.is_block(*at..end) {
                 continue;
             }
             // It was killed before the record, or after it.
@@ -282,6 +380,7 @@ impl<'a> Walk<'a> {
             && let Some(start) = end.checked_sub(record.count).filter(|start| *start < end)
             && let Begin::Digest(digest) = self.begin(self.archive[start])
             && front_is != Begin::Digest(digest)
+            && self.is_block(start..end)
         {
             open.push((start, left, front));
         }
@@ -290,10 +389,5 @@ impl<'a> Walk<'a> {
     fn same(&self, one: usize, other: usize) -> bool {
         let [one, other] = [one, other].map(|front| self.front(&self.fronts[front].pieces, false));
         one.eq(other)
-    }
-
-    fn history(&self, front: usize) -> Vec<usize> {
-        let pieces = self.fronts[front].pieces.iter().enumerate();
-        pieces.flat_map(|(nth, piece)| piece.start + usize::from(nth > 0)..piece.end).collect()
     }
 }

@@ -4,6 +4,7 @@
 //! content is a string, a lone surrogate is an error.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde::Deserialize;
 use xxhash_rust::xxh3::Xxh3;
@@ -60,6 +61,9 @@ pub(super) struct Compaction {
     pub message_count: u64,
     #[serde(default)]
     pub digest: Option<String>,
+    /// Its line's bytes in the sidecar.
+    #[serde(skip)]
+    pub span: Range<u64>,
 }
 
 /// User lines that the harness wrote; the client puts them directly before the next prompt.

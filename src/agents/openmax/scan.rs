@@ -149,12 +149,13 @@ pub(super) fn compactions(
 ) -> Result<Read<Option<Compactions>>> {
     let new = || (Inspector::new(name(file), COMPACTIONS), Vec::new());
     let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
-        let record = serde_json::from_slice(line.bytes).ok().or_else(|| {
-            // As in an archive, what a full disk left stands before the next record.
-            let at = memchr::memmem::rfind(line.bytes, br#"{"ts":"#)?;
-            serde_json::from_slice(&line.bytes[at..]).ok()
-        });
-        match record {
+        // As in an archive, what a full disk left may stand before a record.
+        let behind_fragment = || memchr::memmem::rfind(line.bytes, br#"{"ts":"#).filter(|at| *at > 0);
+        let parse = |at: usize| {
+            let record = serde_json::from_slice::<Compaction>(&line.bytes[at..]).ok()?;
+            Some(Compaction { span: line.start + at as u64..line.end, ..record })
+        };
+        match parse(0).or_else(|| parse(behind_fragment()?)) {
             Some(record) if line.nuls == 0 => all.push(record),
             _ => {
                 let what = is_json(line.bytes).then_some("not a record of a prune");

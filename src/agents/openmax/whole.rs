@@ -5,8 +5,9 @@
 //! digest and appends it to the archive, after the originals of tool outputs that it cut.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
-use super::landed::landed;
+use super::landed::{Doubt, Landed, landed};
 use super::records::{self, Compaction, PruneNote, Role};
 use super::scan::{Found, Messages};
 use crate::session::FileHash;
@@ -42,6 +43,20 @@ pub(super) struct Whole {
     pub border: usize,
     /// Why the messages before the border are not all there, if they are not.
     pub absent: Option<String>,
+    pub sidecars: Sidecars,
+}
+
+/// What of archive and records a session needs that goes on without some of its live messages. What a prune that
+/// did not land left repeats these, and without them nothing would tell that it did not.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Sidecars {
+    /// All.
+    #[default]
+    Whole,
+    /// Only what landed: ranges of bytes; of the archive with the number of its messages.
+    Landed { archive: (Vec<Range<u64>>, u64), records: Vec<Range<u64>> },
+    /// The archive. The records would seem to explain it.
+    Archive,
 }
 
 /// Most pairs of a cut output and an original of one call id that are compared where their order tells nothing.
@@ -77,27 +92,59 @@ pub(super) fn whole(
             .collect(),
         None => Vec::new(),
     };
-    let dropped = match (digest, records) {
-        (None, _) => Ok(Vec::new()),
-        (Some(_), _) if archive.is_none() => Err("the archive of what was pruned is not there".to_owned()),
-        (Some(_), None) => Err("the record of what was pruned is not there".to_owned()),
+    let doubt = |why: &str| Err(Doubt { why: why.to_owned(), several: false });
+    let landed = match (digest, records) {
+        (None, _) => Ok(Landed::default()),
+        (Some(_), _) if archive.is_none() => doubt("the archive of what was pruned is not there"),
+        (Some(_), None) => doubt("the record of what was pruned is not there"),
         (Some(at), Some(records)) => landed(&live.found[at..], &moved, records),
     };
-    let (dropped, absent) = match dropped {
-        Ok(dropped) => (dropped, None),
-        Err(why) => (Vec::new(), Some(why)),
-    };
+    let dropped: Vec<&Found> = landed.iter().flat_map(Landed::said).map(|at| moved[at]).collect();
     let border = head.len() + dropped.len();
     let said = |file, found: &Found, note| Said { file, lost: found.is_cut, found: found.clone(), note };
     let mut all = Vec::with_capacity(border + tail.len());
     all.extend(head.iter().enumerate().map(|(at, found)| said(In::Live, found, shortened == Some(at))));
-    all.extend(dropped.iter().enumerate().map(|(nth, at)| {
-        let found = moved[*at];
-        said(In::Archive, found, nth == 0 && found.note == Some(PruneNote::Shortened))
-    }));
+    all.extend(
+        dropped.iter().enumerate().map(|(nth, found)| {
+            said(In::Archive, found, nth == 0 && found.note == Some(PruneNote::Shortened))
+        }),
+    );
     all.extend(tail.iter().map(|found| said(In::Live, found, false)));
-    put_back(&mut all, archived, &originals, text);
-    Whole { said: all, digest, shortened, border, absent }
+    let kept: HashSet<u64> = dropped.iter().map(|found| found.start).collect();
+    // Whatever is whole and in the archive; blocks that did not land hold whole outputs, too.
+    let uncut = archived.iter().filter(|found| found.answers.is_some() && !found.is_cut);
+    put_back(&mut all, &uncut.filter(|found| !kept.contains(&found.start)).collect::<Vec<_>>(), text);
+    let (sidecars, absent) = match landed {
+        Ok(landed) => {
+            let needs_originals = live.found.iter().any(|found| found.is_cut) || digest.is_some();
+            let used = all.iter().filter(|said| said.file == In::Archive).map(|said| said.found.start);
+            let mut needed: HashSet<u64> = used.collect();
+            needed
+                .extend(landed.blocks.iter().flat_map(|block| moved[block.clone()].iter().map(|f| f.start)));
+            if needs_originals {
+                needed.extend(originals.iter().map(|at| archived[*at].start));
+            }
+            (sidecars(archived, &needed, records.unwrap_or_default(), &landed.records), None)
+        }
+        Err(Doubt { why, several: true }) => (Sidecars::Archive, Some(why)),
+        Err(Doubt { why, several: false }) => (Sidecars::Whole, Some(why)),
+    };
+    Whole { said: all, digest, shortened, border, absent, sidecars }
+}
+
+fn sidecars(archive: &[Found], needed: &HashSet<u64>, records: &[Compaction], landed: &[usize]) -> Sidecars {
+    if needed.len() == archive.len() && landed.len() == records.len() {
+        return Sidecars::Whole;
+    }
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for found in archive.iter().filter(|found| needed.contains(&found.start)) {
+        match ranges.last_mut() {
+            Some(last) if last.end == found.start => last.end = found.end,
+            _ => ranges.push(found.start..found.end),
+        }
+    }
+    let records = landed.iter().filter_map(|at| records.get(*at)).map(|record| record.span.clone());
+    Sidecars::Landed { archive: (ranges, needed.len() as u64), records: records.collect() }
 }
 
 /// Where a prune's note stands, and of which kind it is. It stands behind the head: at message 2, in newer
@@ -138,7 +185,7 @@ fn originals(archive: &[Found]) -> BTreeSet<usize> {
 
 /// Puts the originals of cut tool outputs back. Endpoints that give no ids to calls make the client count them
 /// from 0 in each reply, so an id may stand for several calls: then the part that was kept tells.
-fn put_back(all: &mut [Said], archive: &[Found], originals: &BTreeSet<usize>, text: Text<'_>) {
+fn put_back(all: &mut [Said], originals: &[&Found], text: Text<'_>) {
     let mut cut: HashMap<Box<str>, Vec<usize>> = HashMap::new();
     for (at, said) in all.iter().enumerate().filter(|(_, said)| said.lost) {
         cut.entry(said.found.answers.clone().unwrap_or_default()).or_default().push(at);
@@ -147,7 +194,7 @@ fn put_back(all: &mut [Said], archive: &[Found], originals: &BTreeSet<usize>, te
         return;
     }
     let mut by_id: HashMap<&str, Vec<&Found>> = HashMap::new();
-    for original in originals.iter().map(|at| &archive[*at]) {
+    for original in originals.iter().copied() {
         by_id.entry(original.answers.as_deref().unwrap_or_default()).or_default().push(original);
     }
     let mut answers: HashMap<&str, usize> = HashMap::new();
