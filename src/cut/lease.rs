@@ -28,7 +28,7 @@ const READER_PATIENCE: Duration = Duration::from_millis(250);
 const F_SETSIG: libc::c_int = 10;
 const F_GETLEASE: libc::c_int = 1025;
 
-/// The locks of a cut and the files that they hold open. Dropping it lets go of everything.
+/// The locks of a cut and the files that they hold open. Dropping it lets go of everything, of what was taken last first.
 #[derive(Debug, Default)]
 pub(super) struct Hands {
     files: HashMap<PathBuf, Hold>,
@@ -170,6 +170,14 @@ pub(super) enum HeldByWriter {
     OpenAndLinked(PathBuf),
     /// Somebody holds the lock that stands for having the session open; whether it can be overridden.
     Lock { file: PathBuf, forcible: bool },
+}
+
+// In reverse: a client that gets the lock of an index takes its session's lock next, without waiting for it.
+impl Drop for Hands {
+    fn drop(&mut self) {
+        self.files.clear();
+        while self.flocks.pop().is_some() {}
+    }
 }
 
 impl Hands {

@@ -148,7 +148,8 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
                 turn["status"].as_str().map(|status| if status == "completed" { "complete" } else { status });
             let same = shown["n"] == n
                 && said(&shown["prompt"]) == said(&turn["prompt"])
-                && shown["status"].as_str() == status;
+                // Of some samples only the prompts are known.
+                && (status.is_none() || shown["status"].as_str() == status);
             ensure(same, || format!("show says {shown}, expected {turn}"))?;
             let begins = format!("{n:03}  ");
             ensure(plan.lines().any(|line| line.trim_start().starts_with(begins.trim())), || {
@@ -165,7 +166,9 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
                     .map(|turn| json!(["user", turn["prompt"]]))
             };
             match messages {
-                Value::Null => same_context(&dir, &prompts().collect())?,
+                // (Not where a prune took some of them from what the model is sent.)
+                Value::Null if session["agent"] == "codex" => same_context(&dir, &prompts().collect())?,
+                Value::Null => {}
                 messages => same_context(&dir, messages)?,
             }
         }

@@ -23,10 +23,10 @@ pub(super) const INDEX_LOCK: &str = "sessions/index.lock";
 const MESSAGES: &str = ".messages.json";
 /// The files of a session that are shown under `raw/` only.
 const SIDECARS: [&str; 2] = [".manifest.json", ".usage.jsonl"];
-const ARCHIVE: &str = ".archive.jsonl";
+pub(super) const ARCHIVE: &str = ".archive.jsonl";
 const COMPACTION: &str = ".compaction.jsonl";
 /// The title of a session before its first prompt.
-const NO_TITLE: &str = "New session";
+pub(super) const NO_TITLE: &str = "New session";
 /// As much of a transcript as is read to find its first prompt, bytes.
 const HEAD: u64 = 256 * 1024;
 /// Longest first prompt kept, characters.

@@ -4,13 +4,14 @@
 //! the prune dropped. Facts: `docs/stores/openmax.md`, named by section where they are used.
 //!
 //! `layout` finds sessions through `index`, `history` reads one (`scan` its files, line by line with
-//! `records`; `whole` puts together what a prune took apart), `items` says what is in a turn, `cuts` how to
+//! `records`; `whole` puts together what a prune took apart, `landed` says which prunes count), `items` says what is in a turn, `cuts` how to
 //! fork and undo, `writer` who has a session open.
 
 mod cuts;
 mod history;
 mod index;
 mod items;
+mod landed;
 mod layout;
 mod records;
 mod scan;
