@@ -139,6 +139,8 @@ pub struct History {
     pub head_bytes: u64,
     /// The model named last in the transcript.
     pub model: Option<String>,
+    /// The name given last in the transcript, where it records names.
+    pub name: Option<String>,
 }
 
 impl History {
@@ -159,6 +161,7 @@ impl History {
             files,
             head_bytes: 0,
             model: None,
+            name: None,
         }
     }
 

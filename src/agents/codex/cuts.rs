@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 
-use super::database;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::records::{Fields, Line, Mode};
+use super::{archive, database};
 use super::{heads, writer};
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
@@ -109,11 +109,8 @@ pub fn undo_refusals(
 ) -> Result<Vec<Result<()>>> {
     not_a_subagent(session)?;
     let current = current(session)?;
-    if current.starts_with(ARCHIVED) {
-        let what = "this thread is archived, and Codex does not resume archived threads; run `codex unarchive` \
-                    first, or use `fork`";
-        return Err(Refusal::CannotCut { what: what.into() });
-    }
+    let index = memory.lock().index(&open(session)?)?;
+    archive::refuse(session, index.rows.get(&session.id), current)?;
     if transcript::is_packed(current) {
         let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
         return Err(Refusal::CannotCut { what: what.into() });

@@ -31,6 +31,8 @@ pub struct Row {
     pub title: Option<String>,
     pub name: Option<String>,
     pub model: Option<String>,
+    /// `None` where the index has no such column.
+    pub archived: Option<bool>,
 }
 
 /// The index at one moment.
@@ -229,11 +231,12 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
     }
     let column = |name: &'static str| if has(name) { name } else { "NULL" };
     let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {}, {} FROM threads",
+        "SELECT id, rollout_path, {}, {}, {}, {}, {} FROM threads",
         column("title"),
         column("name"),
         column("model"),
-        column("cwd")
+        column("cwd"),
+        column("archived")
     );
     let mut statement = db.prepare(&sql)?;
     let mut found = statement.query([])?;
@@ -246,7 +249,11 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
         if let (Some(id), Some(rollout_path)) = (text(0), text(1)) {
             let filled = |at: usize| text(at).filter(|text| !text.is_empty());
             let (title, name, model, cwd) = (filled(2), filled(3), filled(4), filled(5));
-            rows.insert(id, Row { rollout_path, cwd, title, name, model });
+            let archived = match row.get_ref(6) {
+                Ok(ValueRef::Integer(archived)) => Some(archived != 0),
+                _ => None,
+            };
+            rows.insert(id, Row { rollout_path, cwd, title, name, model, archived });
         }
     }
     Ok(rows)

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use super::items::Reader;
 use super::layout::Rollout;
 use super::records::{Line, Meta, TurnContext};
+use super::titles;
 use crate::session::{AgentKind, DamageClass, Item, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stamp, StoreDir, plain_stream};
@@ -159,7 +160,9 @@ impl Head {
         let mut found = None;
         let mut sink = |_, item: Item<'_>| {
             if let Item::User { text } = item {
-                found.get_or_insert_with(|| text.chars().take(Turn::PROMPT_CHARS).collect::<String>());
+                found.get_or_insert_with(|| {
+                    titles::request(&text).chars().take(Turn::PROMPT_CHARS).collect::<String>()
+                });
             }
         };
         reader.line(&line, &mut sink);

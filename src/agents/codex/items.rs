@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::records::{
-    Compacted, CompletedItem, Event, Line, Part, Response, Voice, readable, string_or_json, text_of,
-};
+use super::calls::{Calls, repeated};
+use super::kinds::{self, Form};
+use super::outputs::blobs;
+use super::records::{CompletedItem, Event, Line, Response, Voice, readable, text_of};
 use crate::session::{Item, ItemSink};
 use crate::transcript::scan_bytes;
 
@@ -23,7 +24,6 @@ enum Said {
     User,
     Assistant,
     Thinking,
-    Call,
 }
 
 /// Something that an event said and no response item has said yet.
@@ -42,28 +42,28 @@ pub struct Reader {
     /// Told by response items, not yet repeated by an event.
     told: Vec<(Said, u128)>,
     pending: Vec<Pending>,
+    calls: Calls,
 }
 
 impl Reader {
     /// The items of the next line. What only an event says waits for [`Reader::finish`]: a later line may say it, too.
     pub fn line(&mut self, line: &Line<'_>, sink: &mut ItemSink<'_>) {
+        let form = kinds::of(kinds::LINES, &line.kind);
+        if matches!(form, Some(Form::LeftOut)) {
+            return;
+        }
         let time = line.time();
         let payload = readable(line.payload.get());
-        match &*line.kind {
-            "response_item" => match serde_json::from_str::<Response<'_>>(&payload) {
+        match form {
+            Some(Form::Responses) => match serde_json::from_str::<Response<'_>>(&payload) {
                 Ok(response) => self.response(time, &response, &payload, sink),
                 Err(_) => unknown(time, &line.kind, &payload, sink),
             },
-            "event_msg" => match serde_json::from_str::<Event<'_>>(&payload) {
+            Some(Form::Events) => match serde_json::from_str::<Event<'_>>(&payload) {
                 Ok(event) => self.event(time, &event, &payload, sink),
                 Err(_) => unknown(time, &line.kind, &payload, sink),
             },
-            "compacted" => {
-                let message = serde_json::from_str::<Compacted<'_>>(&payload).ok().and_then(|c| c.message);
-                sink(time, Item::Compaction { text: message.unwrap_or_default() });
-            }
-            "session_meta" | "turn_context" | "world_state" | "token_usage_record" => {}
-            other => unknown(time, other, &payload, sink),
+            form => self.other(time, form, &line.kind, &payload, sink),
         }
     }
 
@@ -73,6 +73,31 @@ impl Reader {
             self.say(time, said, &text, sink);
         }
         self.told.clear();
+        self.calls.finish(sink);
+    }
+
+    /// What is neither a message nor a thought, in the form that its kind has.
+    fn other(
+        &mut self,
+        time: Option<Timestamp>,
+        form: Option<Form>,
+        kind: &str,
+        json: &str,
+        sink: &mut ItemSink<'_>,
+    ) {
+        let known = match form {
+            Some(Form::LeftOut) => Some(()),
+            Some(Form::Once(make)) => self.calls.heard(time, json, make),
+            Some(Form::Shown(make)) => serde_json::from_str(json).ok().map(|value| {
+                for item in make(&value) {
+                    sink(time, item);
+                }
+            }),
+            _ => None,
+        };
+        if known.is_none() {
+            unknown(time, kind, json, sink);
+        }
     }
 
     fn say(&mut self, time: Option<Timestamp>, said: Said, text: &str, sink: &mut ItemSink<'_>) {
@@ -86,14 +111,13 @@ impl Reader {
                 }
                 Said::Assistant => Item::Assistant { text },
                 Said::Thinking => Item::Thinking { text },
-                Said::Call => Item::Notice { kind: "command".into(), text },
             },
         );
     }
 
     /// A response item says it: it is shown here, and its event is not.
     fn told(&mut self, said: Said, text: &str) {
-        let key = xxh3_128(text.as_bytes());
+        let key = key(said, text);
         match self.pending.iter().position(|pending| (pending.said, pending.key) == (said, key)) {
             Some(at) => drop(self.pending.remove(at)),
             None => self.told.push((said, key)),
@@ -102,7 +126,7 @@ impl Reader {
 
     /// An event says it: shown at the turn's end, unless a response item says the same.
     fn heard(&mut self, time: Option<Timestamp>, said: Said, identity: &str, text: &str) {
-        let key = xxh3_128(identity.as_bytes());
+        let key = key(said, identity);
         match self.told.iter().position(|told| *told == (said, key)) {
             Some(at) => drop(self.told.swap_remove(at)),
             None if text.is_empty() => {}
@@ -128,9 +152,13 @@ impl Reader {
                 Voice::Assistant => {
                     let text = text_of(&response.content);
                     self.told(Said::Assistant, &text);
+                    self.calls.message(&text);
                     self.say(time, Said::Assistant, &text, sink);
                 }
-                Voice::Told => told_by_client(time, response, sink),
+                Voice::Told => {
+                    self.calls.report(&text_of(&response.content));
+                    told_by_client(time, response, sink);
+                }
                 // The client's instructions are the same in every session; `context.md` has them.
                 Voice::Injected => {}
             },
@@ -141,12 +169,16 @@ impl Reader {
                     self.say(time, Said::Thinking, text, sink);
                 }
             }
-            _ => {
-                if let Some(id) = response.call_id.as_deref().or(response.id.as_deref()) {
-                    self.told(Said::Call, id);
+            kind => match kinds::of(kinds::RESPONSES, kind) {
+                Some(Form::Call(name, asked)) => self.calls.call(time, response, name, asked, sink),
+                Some(Form::Result) => self.calls.result(time, response, sink),
+                form => {
+                    if let Some(id) = response.call_id.as_deref().or(response.id.as_deref()) {
+                        self.calls.told(id);
+                    }
+                    self.other(time, form, kind, json, sink);
                 }
-                tool(time, response, json, sink);
-            }
+            },
         }
     }
 
@@ -171,29 +203,7 @@ impl Reader {
                     Err(_) => unknown(time, &event.kind, json, sink),
                 }
             }
-            "task_complete" => {
-                if let Some(error) = event.error.filter(|_| event.failed()) {
-                    sink(time, Item::Notice { kind: "error".into(), text: error_text(error) });
-                }
-            }
-            "turn_aborted" => {
-                let text = event.reason.clone().unwrap_or_default();
-                sink(time, Item::Notice { kind: "aborted".into(), text });
-            }
-            "error" | "stream_error" | "warning" => {
-                let text = event.message.clone().unwrap_or_default();
-                sink(time, Item::Notice { kind: event.kind.clone(), text });
-            }
-            // Said by other lines, or counters.
-            "task_started"
-            | "turn_started"
-            | "turn_complete"
-            | "thread_settings_applied"
-            | "token_count"
-            | "context_compacted"
-            | "thread_rolled_back"
-            | "item_started" => {}
-            other => unknown(time, other, json, sink),
+            kind => self.other(time, kinds::of(kinds::EVENTS, kind), kind, json, sink),
         }
     }
 
@@ -204,7 +214,6 @@ impl Reader {
         json: &str,
         sink: &mut ItemSink<'_>,
     ) {
-        let id = item.id.as_deref().unwrap_or("");
         match &*item.kind {
             "UserMessage" => {
                 let text = text_of(&item.content);
@@ -219,23 +228,16 @@ impl Reader {
                     self.heard(time, Said::Thinking, text, text);
                 }
             }
-            // A command of the user's own (`!ls`) has no call; one of the model's has.
-            "CommandExecution" => {
-                let command = item.command.map(RawValue::get).unwrap_or("");
-                let output = item.aggregated_output.as_deref().unwrap_or("");
-                self.heard(time, Said::Call, id, &format!("{command}\n{output}"));
-            }
-            "ContextCompaction" => {}
-            // Their calls and results are response items.
-            "CollabAgentToolCall"
-            | "FileChange"
-            | "McpToolCall"
-            | "WebSearch"
-            | "ImageView"
-            | "ImageGeneration"
-            | "DynamicToolCall" => {}
-            other => unknown(time, other, json, sink),
+            kind => self.other(time, kinds::of(kinds::ITEMS, kind), kind, json, sink),
         }
+    }
+}
+
+/// What is the same where a response item and an event say the same.
+fn key(said: Said, text: &str) -> u128 {
+    match said {
+        Said::Assistant => xxh3_128(repeated(text).as_bytes()),
+        Said::User | Said::Thinking => xxh3_128(text.as_bytes()),
     }
 }
 
@@ -248,81 +250,6 @@ fn told_by_client(time: Option<Timestamp>, response: &Response<'_>, sink: &mut I
     // `generic.turn_aborted`, `compaction.summary`: for people to read.
     let kind = kind.strip_prefix("generic.").unwrap_or(kind).replace(['.', '_'], " ");
     sink(time, Item::Notice { kind: kind.into(), text: text_of(&response.content) });
-}
-
-fn blobs(time: Option<Timestamp>, parts: &[Part<'_>], sink: &mut ItemSink<'_>) {
-    for url in parts.iter().filter_map(|part| part.image_url.as_deref()) {
-        let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(','));
-        let item = match data {
-            Some((head, data)) => {
-                let media_type = head.split(';').next().unwrap_or("image");
-                let bytes = if head.ends_with("base64") {
-                    let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count();
-                    (data.len() / 4 * 3).saturating_sub(padding)
-                } else {
-                    data.len()
-                };
-                Item::Blob { media_type: media_type.into(), bytes: bytes as u64 }
-            }
-            None => Item::Notice { kind: "image".into(), text: url.into() },
-        };
-        sink(time, item);
-    }
-}
-
-/// Calls and their results.
-fn tool(time: Option<Timestamp>, response: &Response<'_>, json: &str, sink: &mut ItemSink<'_>) {
-    let id: Cow<'_, str> = response.call_id.as_deref().or(response.id.as_deref()).unwrap_or("").into();
-    let text = |raw: Option<&'_ RawValue>| raw.map(|raw| string_or_json(raw).into_owned());
-    match &*response.kind {
-        "function_call" | "custom_tool_call" | "local_shell_call" | "web_search_call"
-        | "tool_search_call" => {
-            let name = response.name.as_deref().unwrap_or(&response.kind).into();
-            let arguments = text(response.arguments.or(response.input).or(response.action));
-            sink(time, Item::ToolCall { name, id, arguments: arguments.unwrap_or_default().into() });
-        }
-        "function_call_output" | "custom_tool_call_output" | "tool_search_output" => {
-            let (output, is_error) = response.output.map_or((String::new(), false), output_of);
-            sink(time, Item::ToolResult { id, output: output.into(), is_error });
-            if let Some(Ok(parts)) =
-                response.output.map(|raw| serde_json::from_str::<Vec<Part<'_>>>(raw.get()))
-            {
-                blobs(time, &parts, sink);
-            }
-        }
-        "ghost_snapshot" => {}
-        other => unknown(time, other, json, sink),
-    }
-}
-
-/// A result is a text, a list of parts, or `{content, success}`.
-fn output_of(raw: &RawValue) -> (String, bool) {
-    #[derive(serde::Deserialize)]
-    struct Output<'a> {
-        #[serde(borrow)]
-        content: &'a RawValue,
-        #[serde(default)]
-        success: Option<bool>,
-    }
-    if let Ok(parts) = serde_json::from_str::<Vec<Part<'_>>>(raw.get()) {
-        return (text_of(&parts).into_owned(), false);
-    }
-    match serde_json::from_str::<Output<'_>>(raw.get()) {
-        Ok(output) => (string_or_json(output.content).into_owned(), output.success == Some(false)),
-        Err(_) => (string_or_json(raw).into_owned(), false),
-    }
-}
-
-fn error_text(error: &RawValue) -> Cow<'_, str> {
-    #[derive(serde::Deserialize)]
-    struct Error<'a> {
-        #[serde(borrow)]
-        message: Cow<'a, str>,
-    }
-    match serde_json::from_str::<Error<'_>>(error.get()) {
-        Ok(Error { message }) => message,
-        Err(_) => Cow::Borrowed(error.get()),
-    }
 }
 
 /// One entry of the model's history, with what the client put in.
@@ -351,7 +278,7 @@ pub fn model_item(time: Option<Timestamp>, payload: &str, sink: &mut ItemSink<'_
                 sink(time, Item::Thinking { text: part.text.clone().unwrap_or_default() });
             }
         }
-        _ => tool(time, &response, &json, sink),
+        _ => Reader::default().response(time, &response, &json, sink),
     }
 }
 

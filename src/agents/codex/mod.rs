@@ -5,17 +5,23 @@
 //! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
 //! Facts: `docs/stores/codex.md`.
 
+mod archive;
+mod calls;
 mod context;
 mod cuts;
 mod database;
 mod discover;
 mod heads;
 mod items;
+mod kinds;
 mod layout;
 mod lineage;
 mod load;
+mod notices;
+mod outputs;
 mod pass;
 mod records;
+mod titles;
 mod writer;
 
 use std::collections::HashMap;

@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use super::items::Reader;
 use super::lineage::Segment;
-use super::records::{Call, Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
+use super::records::{
+    Call, Event, Line as Record, Mode, Response, ThreadName, TurnContext, Voice, readable, text_of,
+};
+use super::titles;
 use crate::render;
 use crate::session::{Damage, DamageClass, Item, Turn, TurnDetail, TurnStatus, open_calls};
 use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
@@ -61,6 +64,8 @@ pub struct Found {
     pub sound_end: Option<End>,
     pub notes: Vec<String>,
     pub model: Option<String>,
+    /// The last name that was given.
+    pub name: Option<ThreadName>,
     pub last_ordinal: Option<u64>,
 }
 
@@ -110,6 +115,7 @@ pub struct Pass {
     closed: bool,
     notes: Vec<String>,
     model: Option<String>,
+    given: Option<ThreadName>,
     /// The number that the line being read should have.
     ordinal_before: Option<u64>,
     /// Number and line of the last numbered line.
@@ -135,6 +141,7 @@ impl Pass {
             closed: false,
             notes: Vec::new(),
             model: None,
+            given: None,
             ordinal_before: None,
             last_ordinal: basis.last_ordinal,
             last_numbered: 0,
@@ -238,6 +245,9 @@ impl Pass {
                     _ if event.failed() => TurnStatus::Failed,
                     _ => TurnStatus::Complete,
                 };
+            }
+            "thread_name_updated" => {
+                self.given = record.payload().or(self.given.take());
             }
             "thread_rolled_back" => self.rolled_back(event.num_turns.unwrap_or(0)),
             "user_message" | "item_completed" => {
@@ -408,6 +418,7 @@ impl Pass {
             sound_end: self.sound_end,
             notes: self.notes,
             model: self.model,
+            name: self.given,
             last_ordinal: self.last_ordinal,
         }
     }
@@ -419,7 +430,7 @@ fn starts_turn(record: &Record<'_>) -> bool {
 }
 
 fn shortened(text: &str) -> String {
-    text.chars().take(Turn::PROMPT_CHARS).collect()
+    titles::request(text).chars().take(Turn::PROMPT_CHARS).collect()
 }
 
 /// What the client does with such a line.
