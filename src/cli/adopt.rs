@@ -73,8 +73,8 @@ impl Task<'_> {
         }
         let last = history.last_finished()?;
         crate::agents::agent(agent).plan_fork(session, history, last, Some(self.new))?;
-        let title = session.title.as_ref().or(session.first_prompt.as_ref());
-        let title = output::headline(title.map_or("", String::as_str), TITLE);
+        let title = crate::session::title(session, Some(history));
+        let title = output::headline(title.as_deref().unwrap_or_default(), TITLE);
         let turns = output::turns(last + 1);
         writeln!(out, "{}  {agent}  {turns}  {title}", crate::render::one_line(&session.id))?;
         Ok(())

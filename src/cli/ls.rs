@@ -12,7 +12,7 @@ use super::selection::{self, Chosen};
 use super::{output, stores};
 use crate::agents;
 use crate::catalog::Catalog;
-use crate::session::{State, rfc3339};
+use crate::session::{self, State, rfc3339};
 
 /// Longest title in the table, characters.
 const TITLE: usize = 60;
@@ -27,6 +27,8 @@ struct Row {
     title: Option<String>,
     created: String,
     updated: String,
+    /// `null` where the store knows no archive.
+    archived: Option<bool>,
     /// `null` where the history is refused.
     turns: Option<usize>,
     state: &'static str,
@@ -103,9 +105,10 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
         agent: session.key.agent.name(),
         project: project.as_deref().map(PathText::of),
         name: listed.name.clone(),
-        title: session.title.clone(),
+        title: session::title(session, seen.as_ref().ok().map(|view| &view.history)),
         created: rfc3339(session.created),
         updated: rfc3339(session.updated),
+        archived: session.archived,
         turns,
         state,
         writer: writer.map(|writer| WriterRow { agent: writer.agent.name(), pid: writer.pid }),
@@ -129,7 +132,6 @@ fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Writ
     }
     for (row, (project, listed)) in rows.iter().zip(chosen) {
         let session = &listed.session;
-        let title = session.title.as_ref().or(session.first_prompt.as_ref());
         let mut state = row.state.to_owned();
         if row.writer.is_some() && row.state == State::Ok.name() {
             state = "in use".into();
@@ -140,7 +142,7 @@ fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Writ
             row.turns.map_or("-".into(), |turns| turns.to_string()),
             output::age(session.updated, now),
             state,
-            output::headline(title.map_or("", String::as_str), TITLE),
+            output::headline(row.title.as_deref().unwrap_or_default(), TITLE),
         ];
         if with_project {
             line.insert(5, project.as_deref().map_or("-".into(), output::path));

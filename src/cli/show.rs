@@ -150,8 +150,8 @@ fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Resu
         ("project", project.map_or("none".into(), |project| project.to_string_lossy().into_owned())),
         ("state", view.history.state.to_string()),
     ];
-    if let Some(title) = &session.title {
-        facts.insert(1, ("title", title.clone()));
+    if let Some(title) = crate::session::title(session, Some(&view.history)) {
+        facts.insert(1, ("title", title));
     }
     if let Some(damage) = view.history.shown_damage() {
         facts.push(("damage", damage.to_string()));

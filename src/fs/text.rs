@@ -264,7 +264,7 @@ fn first_line(prompt: Option<&str>) -> String {
 struct Meta<'a> {
     id: &'a str,
     agent: &'a str,
-    title: Option<&'a str>,
+    title: Option<String>,
     project: Option<String>,
     /// What is at that path now; null where there is no project.
     project_state: Option<&'static str>,
@@ -278,6 +278,9 @@ struct Meta<'a> {
     model: Option<&'a str>,
     history_mode: Option<&'a str>,
     forked_from: Option<&'a str>,
+    /// Absent where the store knows no archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archived: Option<bool>,
     /// Relative to the store.
     files: Vec<String>,
 }
@@ -288,7 +291,7 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
     let meta = Meta {
         id: &session.id,
         agent: session.key.agent.name(),
-        title: session.title.as_deref(),
+        title: session::title(session, history),
         project: session.project().map(|path| path.to_string_lossy().into_owned()),
         project_state: state.map(ProjectState::name),
         project_leads_to: match state {
@@ -301,6 +304,7 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
         model: session.model.as_deref().or_else(|| history?.model.as_deref()),
         history_mode: session.history_mode.as_deref(),
         forked_from: session.forked_from.as_deref(),
+        archived: session.archived,
         files: all.map(|file| file.to_string_lossy().into_owned()).collect(),
     };
     // Strings and numbers always serialise.

@@ -143,6 +143,8 @@ pub struct History {
     pub head_bytes: u64,
     /// The model named last in the transcript.
     pub model: Option<String>,
+    /// The name given last in the transcript, where it records names.
+    pub name: Option<String>,
 }
 
 impl History {
@@ -163,6 +165,7 @@ impl History {
             files,
             head_bytes: 0,
             model: None,
+            name: None,
         }
     }
 

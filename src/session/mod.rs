@@ -10,6 +10,7 @@ mod item;
 mod plan;
 mod refusal;
 mod time;
+mod title;
 mod turn;
 
 pub use agent::AgentKind;
@@ -22,6 +23,7 @@ pub use plan::{
 };
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
+pub use title::title;
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 
 use std::cmp::Ordering;
@@ -98,7 +100,9 @@ pub struct Session {
     /// The agent's own id.
     pub id: String,
     pub place: Place,
-    /// The title that the agent shows, where it has one.
+    /// The name that its user gave it, where the store keeps that apart from titles that the agent makes.
+    pub name: Option<String>,
+    /// The title that the agent shows, where it has one. What lists show is [`title()`].
     pub title: Option<String>,
     /// Text of the first prompt, at most its first [`Turn::PROMPT_CHARS`] characters (some agents keep fewer); the name's slug is made of it.
     pub first_prompt: Option<String>,
@@ -110,6 +114,8 @@ pub struct Session {
     /// The store's history mode or format version, where it records one.
     pub history_mode: Option<String>,
     pub forked_from: Option<String>,
+    /// Whether it is put away in an archive; `None` where a store knows no archive.
+    pub archived: Option<bool>,
     /// The files that hold this session's history, relative to the store's root, main transcript first.
     pub files: Vec<PathBuf>,
     /// Its other files (titles, settings), relative to the store's root; shown under `raw/` only.

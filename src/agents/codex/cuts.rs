@@ -11,12 +11,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 
-use super::database;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::lineage::Lineage;
 use super::records::{Fields, Line, Mode};
-use super::{first_format, heads, writer};
+use super::{archive, database, first_format, heads, writer};
 use crate::agents::Companion;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
@@ -159,11 +158,8 @@ pub fn undo_refusals(
 ) -> Result<Vec<Result<()>>> {
     not_a_subagent(session)?;
     let current = current(session)?;
-    if current.starts_with(ARCHIVED) {
-        let what = "this thread is archived, and Codex does not resume archived threads; run `codex unarchive` \
-                    first, or use `fork`";
-        return Err(Refusal::CannotCut { what: what.into() });
-    }
+    let index = memory.lock().index(&open(session)?)?;
+    archive::refuse(session, index.rows.get(&session.id), current)?;
     if transcript::is_packed(current) {
         let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
         return Err(Refusal::CannotCut { what: what.into() });

@@ -36,6 +36,8 @@ pub struct Row {
     pub model: Option<String>,
     /// When the client last went on with the thread.
     pub updated: Option<Timestamp>,
+    /// `None` where the index has no such column.
+    pub archived: Option<bool>,
 }
 
 /// The index at one moment.
@@ -300,13 +302,14 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
     }
     let column = |name: &'static str| if has(name) { name } else { "NULL" };
     let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {}, {}, {}, {} FROM threads",
+        "SELECT id, rollout_path, {}, {}, {}, {}, {}, {}, {} FROM threads",
         column("title"),
         column("name"),
         column("model"),
         column("cwd"),
         column("updated_at_ms"),
-        column("updated_at")
+        column("updated_at"),
+        column("archived")
     );
     let mut statement = db.prepare(&sql)?;
     let mut found = statement.query([])?;
@@ -322,7 +325,11 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
             let number = |at: usize| row.get::<_, Option<i64>>(at).ok().flatten();
             let updated = number(6).and_then(|ms| Timestamp::from_millisecond(ms).ok());
             let updated = updated.or_else(|| Timestamp::from_second(number(7)?).ok());
-            rows.insert(id, Row { rollout_path, cwd, title, name, model, updated });
+            let archived = match row.get_ref(8) {
+                Ok(ValueRef::Integer(archived)) => Some(archived != 0),
+                _ => None,
+            };
+            rows.insert(id, Row { rollout_path, cwd, title, name, model, updated, archived });
         }
     }
     Ok(rows)

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::archive::is_archived;
 use super::database::{self, Index, Row, Stamps};
 use super::heads::{Head, Heads, NoMeta};
 use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
 use super::tails::Tails;
+use super::titles;
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -191,7 +193,8 @@ impl Memory {
         Ok(active.or(modified))
     }
 
-    /// Whether a thread still has the current file and the title that an earlier look saw. For file systems on
+    /// Whether a thread still has the current file, the name, the title and the place in the archive that an earlier
+    /// look saw. For file systems on
     /// which facts of folders prove something.
     ///
     /// # Errors
@@ -200,7 +203,10 @@ impl Memory {
         let Some(file) = session.files.first() else { return Ok(false) };
         let (index, names) = (self.index(store)?, self.names(store).unwrap_or_default());
         let row = index.rows.get(&session.id);
-        if title(&session.id, row, &names) != session.title {
+        let called = (name(&session.id, row, &names), title(row));
+        if called != (session.name.clone(), session.title.clone())
+            || Some(is_archived(row, file)) != session.archived
+        {
             return Ok(false);
         }
         if row.is_some_and(|row| is_same(Path::new(&row.rollout_path), file)) {
@@ -353,12 +359,14 @@ fn session(
         key: SessionKey { agent: AgentKind::Codex, root: root.clone(), path: first.rollout.file.clone() },
         id: id.to_owned(),
         place: place(&current.head, row),
-        title: title(id, row, names),
+        name: name(id, row, names),
+        title: title(row),
         first_prompt: first_prompt(first, all),
         created: created(first),
         updated,
         model: row.and_then(|row| row.model.clone()).or_else(|| current.head.model.clone()),
         history_mode: meta.ok().map(|meta| meta.mode().name().to_owned()),
+        archived: Some(is_archived(row, &current.rollout.file)),
         forked_from: meta.ok().and_then(|meta| meta.forked_from_id.clone()),
         files: mine.iter().map(|known| known.rollout.file.to_path_buf()).collect(),
         sidecars: others,
@@ -367,10 +375,14 @@ fn session(
     Some((session, parent))
 }
 
-/// The name that a user gave a thread, else the title that the client made.
-fn title(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<String> {
-    let name = row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned());
-    name.or_else(|| row.and_then(|row| row.title.clone()))
+/// The name that a user gave a thread, as far as the store's indexes know it; its file may tell one, too.
+fn name(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<String> {
+    row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned())
+}
+
+/// The title that the client made.
+fn title(row: Option<&Row>) -> Option<String> {
+    row.and_then(|row| row.title.as_deref()).map(|title| titles::request(title).to_owned())
 }
 
 /// The files that a history is made of, newest first, as far as they are there.

@@ -13,6 +13,7 @@ use super::layout::Rollout;
 use super::line::{self as lines, Content};
 use super::records::{Body, Line, Meta, TurnContext};
 use super::tails;
+use super::titles;
 use super::voice::{self, Author};
 use crate::session::{AgentKind, DamageClass, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -272,7 +273,7 @@ impl Head {
 }
 
 fn shortened(text: &str) -> String {
-    text.chars().take(Turn::PROMPT_CHARS).collect()
+    titles::request(text).chars().take(Turn::PROMPT_CHARS).collect()
 }
 
 /// The first line of a rollout; `None` if it is anything else.

@@ -7,12 +7,13 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::calls::{Calls, repeated};
 use super::first_format;
+use super::kinds::{self, Form};
 use super::line::{At, Content};
-use super::records::{Body, CompletedItem, Event, Line, Part, Response, readable, string_or_json, text_of};
+use super::records::{Body, CompletedItem, Event, Line, Response, readable, text_of};
 use super::voice::{self, Author, Evidence, pictures};
 use super::walk::{Rules, Told, Walk};
 use crate::session::{Item, ItemSink};
@@ -22,7 +23,6 @@ use crate::session::{Item, ItemSink};
 enum Said {
     Assistant,
     Thinking,
-    Call,
 }
 
 /// Something that an event said and no response item has said yet.
@@ -40,6 +40,7 @@ pub struct Reader {
     /// Told by response items, not yet repeated by an event.
     told: Vec<(Said, u128)>,
     pending: Vec<Pending>,
+    calls: Calls,
 }
 
 impl Reader {
@@ -49,16 +50,9 @@ impl Reader {
         match body {
             Body::Response(response) => self.response(time, response, json, sink),
             Body::Event(event, item) => self.event(time, event, item.as_ref(), json, sink),
-            Body::Compacted(compacted) => {
-                let text = compacted.message.clone().unwrap_or_default();
-                sink(time, Item::Compaction { text });
+            Body::Compacted(_) | Body::Context(_) | Body::Other => {
+                self.other(time, kinds::of(kinds::LINES, &line.kind), &line.kind, json, sink);
             }
-            Body::Context(_) => {}
-            Body::Other => match &*line.kind {
-                "compacted" => sink(time, Item::Compaction { text: "".into() }),
-                "session_meta" | "turn_context" | "world_state" | "token_usage_record" | "state" => {}
-                other => unknown(time, other, json, sink),
-            },
         }
     }
 
@@ -68,6 +62,31 @@ impl Reader {
             self.say(time, said, &text, sink);
         }
         self.told.clear();
+        self.calls.finish(sink);
+    }
+
+    /// What is neither a message nor a thought, in the form that its kind has.
+    fn other(
+        &mut self,
+        time: Option<Timestamp>,
+        form: Option<Form>,
+        kind: &str,
+        json: &str,
+        sink: &mut ItemSink<'_>,
+    ) {
+        let known = match form {
+            Some(Form::LeftOut) => Some(()),
+            Some(Form::Once(make)) => self.calls.heard(time, json, make),
+            Some(Form::Shown(make)) => serde_json::from_str(json).ok().map(|value| {
+                for item in make(&value) {
+                    sink(time, item);
+                }
+            }),
+            _ => None,
+        };
+        if known.is_none() {
+            unknown(time, kind, json, sink);
+        }
     }
 
     fn say(&self, time: Option<Timestamp>, said: Said, text: &str, sink: &mut ItemSink<'_>) {
@@ -77,14 +96,13 @@ impl Reader {
             match said {
                 Said::Assistant => Item::Assistant { text },
                 Said::Thinking => Item::Thinking { text },
-                Said::Call => Item::Notice { kind: "command".into(), text },
             },
         );
     }
 
     /// A response item says it: it is shown here, and its event is not.
     fn told(&mut self, said: Said, text: &str) {
-        let key = xxh3_128(text.as_bytes());
+        let key = key(said, text);
         match self.pending.iter().position(|pending| (pending.said, pending.key) == (said, key)) {
             Some(at) => drop(self.pending.remove(at)),
             None => self.told.push((said, key)),
@@ -93,7 +111,7 @@ impl Reader {
 
     /// An event says it: shown at the turn's end, unless a response item says the same.
     fn heard(&mut self, time: Option<Timestamp>, said: Said, identity: &str, text: &str) {
-        let key = xxh3_128(identity.as_bytes());
+        let key = key(said, identity);
         match self.told.iter().position(|told| *told == (said, key)) {
             Some(at) => drop(self.told.swap_remove(at)),
             None if text.is_empty() => {}
@@ -113,7 +131,11 @@ impl Reader {
                 if voice::author(response) == Author::Assistant {
                     let text = text_of(&response.content);
                     self.told(Said::Assistant, &text);
+                    self.calls.message(&text);
                     self.say(time, Said::Assistant, &text, sink);
+                } else {
+                    // A command that the user ran: its event need not be shown.
+                    self.calls.report(&text_of(&response.content));
                 }
             }
             "reasoning" => {
@@ -123,12 +145,16 @@ impl Reader {
                     self.say(time, Said::Thinking, text, sink);
                 }
             }
-            _ => {
-                if let Some(id) = response.call_id.as_deref().or(response.id.as_deref()) {
-                    self.told(Said::Call, id);
+            kind => match kinds::of(kinds::RESPONSES, kind) {
+                Some(Form::Call(name, asked)) => self.calls.call(time, response, name, asked, sink),
+                Some(Form::Result) => self.calls.result(time, response, sink),
+                form => {
+                    if let Some(id) = response.call_id.as_deref().or(response.id.as_deref()) {
+                        self.calls.told(id);
+                    }
+                    self.other(time, form, kind, json, sink);
                 }
-                tool(time, response, json, sink);
-            }
+            },
         }
     }
 
@@ -154,29 +180,7 @@ impl Reader {
                 (Some(item), Some(raw)) => self.completed(time, item, raw.get(), sink),
                 _ => unknown(time, &event.kind, json, sink),
             },
-            "task_complete" => {
-                if let Some(error) = event.error.filter(|_| event.failed()) {
-                    sink(time, Item::Notice { kind: "error".into(), text: error_text(error) });
-                }
-            }
-            "turn_aborted" => {
-                let text = event.reason.clone().unwrap_or_default();
-                sink(time, Item::Notice { kind: "aborted".into(), text });
-            }
-            "error" | "stream_error" | "warning" => {
-                let text = event.message.clone().unwrap_or_default();
-                sink(time, Item::Notice { kind: event.kind.clone(), text });
-            }
-            // Said by other lines, or counters.
-            "task_started"
-            | "turn_started"
-            | "turn_complete"
-            | "thread_settings_applied"
-            | "token_count"
-            | "context_compacted"
-            | "thread_rolled_back"
-            | "item_started" => {}
-            other => unknown(time, other, json, sink),
+            kind => self.other(time, kinds::of(kinds::EVENTS, kind), kind, json, sink),
         }
     }
 
@@ -187,7 +191,6 @@ impl Reader {
         json: &str,
         sink: &mut ItemSink<'_>,
     ) {
-        let id = item.id.as_deref().unwrap_or("");
         match &*item.kind {
             "UserMessage" => {}
             "AgentMessage" => {
@@ -199,87 +202,21 @@ impl Reader {
                     self.heard(time, Said::Thinking, text, text);
                 }
             }
-            // A command of the user's own (`!ls`) has no call; one of the model's has.
-            "CommandExecution" => {
-                let command = item.command.map(RawValue::get).unwrap_or("");
-                let output = item.aggregated_output.as_deref().unwrap_or("");
-                self.heard(time, Said::Call, id, &format!("{command}\n{output}"));
-            }
-            "ContextCompaction" => {}
-            // Their calls and results are response items.
-            "CollabAgentToolCall"
-            | "FileChange"
-            | "McpToolCall"
-            | "WebSearch"
-            | "ImageView"
-            | "ImageGeneration"
-            | "DynamicToolCall" => {}
-            other => unknown(time, other, json, sink),
+            kind => self.other(time, kinds::of(kinds::ITEMS, kind), kind, json, sink),
         }
+    }
+}
+
+/// What is the same where a response item and an event say the same.
+fn key(said: Said, text: &str) -> u128 {
+    match said {
+        Said::Assistant => xxh3_128(repeated(text).as_bytes()),
+        Said::Thinking => xxh3_128(text.as_bytes()),
     }
 }
 
 fn unknown(time: Option<Timestamp>, kind: &str, json: &str, sink: &mut ItemSink<'_>) {
     sink(time, Item::Unknown { kind: kind.into(), json: json.into() });
-}
-
-/// Calls and their results.
-fn tool(time: Option<Timestamp>, response: &Response<'_>, json: &str, sink: &mut ItemSink<'_>) {
-    let id: Cow<'_, str> = response.call_id.as_deref().or(response.id.as_deref()).unwrap_or("").into();
-    let text = |raw: Option<&'_ RawValue>| raw.map(|raw| string_or_json(raw).into_owned());
-    match &*response.kind {
-        "function_call" | "custom_tool_call" | "local_shell_call" | "web_search_call"
-        | "tool_search_call" => {
-            let name = response.name.as_deref().unwrap_or(&response.kind).into();
-            let arguments = text(response.arguments.or(response.input).or(response.action));
-            sink(time, Item::ToolCall { name, id, arguments: arguments.unwrap_or_default().into() });
-        }
-        "function_call_output" | "custom_tool_call_output" | "tool_search_output" => {
-            let (output, is_error) = response.output.map_or((String::new(), false), output_of);
-            sink(time, Item::ToolResult { id, output: output.into(), is_error });
-            if let Some(parts) = response.output.and_then(parts_of) {
-                pictures(time, &parts, sink);
-            }
-        }
-        "ghost_snapshot" => {}
-        other => unknown(time, other, json, sink),
-    }
-}
-
-/// A result is a text, a list of parts, or `{content, success}`.
-fn output_of(raw: &RawValue) -> (String, bool) {
-    #[derive(serde::Deserialize)]
-    struct Output<'a> {
-        #[serde(borrow)]
-        content: &'a RawValue,
-        #[serde(default)]
-        success: Option<bool>,
-    }
-    if let Some(parts) = parts_of(raw) {
-        return (text_of(&parts).into_owned(), false);
-    }
-    let output = raw.get().starts_with('{').then(|| serde_json::from_str::<Output<'_>>(raw.get()).ok());
-    match output.flatten() {
-        Some(output) => (string_or_json(output.content).into_owned(), output.success == Some(false)),
-        None => (string_or_json(raw).into_owned(), false),
-    }
-}
-
-/// A list of parts; to try one on a long text would cost as much as reading it.
-fn parts_of(raw: &RawValue) -> Option<Vec<Part<'_>>> {
-    raw.get().starts_with('[').then(|| serde_json::from_str(raw.get()).ok())?
-}
-
-fn error_text(error: &RawValue) -> Cow<'_, str> {
-    #[derive(serde::Deserialize)]
-    struct Error<'a> {
-        #[serde(borrow)]
-        message: Cow<'a, str>,
-    }
-    match serde_json::from_str::<Error<'_>>(error.get()) {
-        Ok(Error { message }) => message,
-        Err(_) => Cow::Borrowed(error.get()),
-    }
 }
 
 /// One entry of the model's history, with what the client put in; `users`: it is a message of the user's.
@@ -302,7 +239,7 @@ pub fn model_item(time: Option<Timestamp>, payload: &str, users: bool, sink: &mu
                 sink(time, Item::Thinking { text: part.text.clone().unwrap_or_default() });
             }
         }
-        _ => tool(time, &response, &json, sink),
+        _ => Reader::default().response(time, &response, &json, sink),
     }
 }
 

@@ -24,17 +24,16 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     if store.stat(&current.file)?.is_none() {
         return Ok(History::without_turns(State::NoTranscript, Vec::new()));
     }
-    let current_is_archived = current.archived;
     let lineage = Lineage::of(&store, current)?;
     count_parse();
-    let mut whole = Whole::default();
+    let mut whole = Whole { thread: session.id.clone(), ..Whole::default() };
     if let Some(broken) = &lineage.broken {
         whole.damaged(vec![broken.clone()], Some(0));
     }
-    if current_is_archived {
+    if session.archived == Some(true) {
         whole
             .notes
-            .push("archived: `codex unarchive` comes before undo; fork makes an ordinary thread".into());
+            .push("archived: undo is refused until Codex has it back; fork makes an ordinary thread".into());
     }
     if let Some(kind) = lineage.segments.iter().find_map(|segment| segment.head.pointer()) {
         let mut files = Vec::new();
@@ -67,6 +66,8 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
 /// What the passes over the files so far have found.
 #[derive(Default)]
 struct Whole {
+    /// Its id.
+    thread: String,
     turns: Vec<TurnAt>,
     parts: Vec<Part>,
     damages: Vec<Damage>,
@@ -75,6 +76,7 @@ struct Whole {
     sound_end: Option<End>,
     notes: Vec<String>,
     model: Option<String>,
+    name: Option<String>,
     last_ordinal: Option<u64>,
 }
 
@@ -131,6 +133,9 @@ impl Whole {
         self.parts.push(found.part);
         self.notes.extend(found.notes);
         self.model = found.model.or(self.model.take());
+        if let Some(given) = found.name.filter(|given| given.is_of(&self.thread)) {
+            self.name = given.thread_name;
+        }
         self.last_ordinal = found.last_ordinal;
         let file = rollout.file.to_path_buf();
         if transcript::is_packed(&file) {
@@ -187,6 +192,7 @@ impl Whole {
             files,
             head_bytes,
             model: self.model,
+            name: self.name,
         }
     }
 

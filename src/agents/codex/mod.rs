@@ -6,6 +6,8 @@
 //! thread open; `first_format` is what came before all this. Only files count; the index says which one is current.
 //! Facts: `docs/stores/codex.md`.
 
+mod archive;
+mod calls;
 mod context;
 mod cuts;
 mod database;
@@ -13,14 +15,18 @@ mod discover;
 mod first_format;
 mod heads;
 mod items;
+mod kinds;
 mod layout;
 mod line;
 mod lineage;
 mod load;
+mod notices;
 mod open_turn;
+mod outputs;
 mod pass;
 mod records;
 mod tails;
+mod titles;
 mod voice;
 mod walk;
 mod writer;

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::items::Reader;
 use super::pass::TurnAt;
 use super::records::Response;
+use super::titles;
 use super::voice::Words;
 use super::walk::Rules;
 use crate::render;
@@ -57,7 +58,7 @@ impl Open {
         self.decided.push((before.at, length + pictures));
         let place = self.users.partition_point(|user| user.at < before.at);
         if place == 0 {
-            self.at.turn.prompt = Some(text.chars().take(Turn::PROMPT_CHARS).collect());
+            self.at.turn.prompt = Some(titles::request(text).chars().take(Turn::PROMPT_CHARS).collect());
         }
         self.users.insert(place, before);
     }

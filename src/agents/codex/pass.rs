@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::first_format;
 use super::line::{At, Content};
 use super::lineage::Segment;
-use super::records::{Body, Line as Record, Mode, TurnContext, readable};
+use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext, readable};
 use super::voice::Evidence;
 use super::walk::{Rules, Walk};
 use crate::session::{Damage, DamageClass, Turn, open_calls};
@@ -58,6 +58,8 @@ pub struct Found {
     pub sound_end: Option<End>,
     pub notes: Vec<String>,
     pub model: Option<String>,
+    /// The last name that was given.
+    pub name: Option<ThreadName>,
     pub last_ordinal: Option<u64>,
 }
 
@@ -95,6 +97,7 @@ pub struct Pass {
     ordinal_damages: Vec<Damage>,
     is_damaged: bool,
     model: Option<String>,
+    given: Option<ThreadName>,
     /// The number that the line being read should have.
     ordinal_before: Option<u64>,
     /// Number and line of the last numbered line.
@@ -125,6 +128,7 @@ impl Pass {
             ordinal_damages: Vec::new(),
             is_damaged: false,
             model: None,
+            given: None,
             ordinal_before: None,
             last_ordinal: basis.last_ordinal,
             last_numbered: 0,
@@ -171,6 +175,11 @@ impl Pass {
         }
         if let Some(Content { body: Body::Context(TurnContext { model: Some(model) }), .. }) = content {
             self.model = Some(model.clone().into_owned());
+        }
+        if let Some(Content { record, body: Body::Event(event, _), .. }) = &content
+            && event.kind == "thread_name_updated"
+        {
+            self.given = record.payload().or(self.given.take());
         }
         // A last line without a newline counts if it is a whole record.
         if line.terminated || content.is_some() {
@@ -272,6 +281,7 @@ impl Pass {
             sound_end: walk.sound_end,
             notes,
             model: self.model,
+            name: self.given,
             last_ordinal: self.last_ordinal,
         }
     }

@@ -188,8 +188,6 @@ pub struct Event<'a> {
     #[serde(borrow, default)]
     pub text: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub reason: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
     pub error: Option<&'a RawValue>,
     #[serde(default)]
     pub num_turns: Option<u64>,
@@ -214,17 +212,11 @@ pub struct CompletedItem<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
     pub content: Vec<Part<'a>>,
     #[serde(borrow, default)]
     pub summary_text: Vec<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub raw_content: Vec<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    pub command: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    pub aggregated_output: Option<Cow<'a, str>>,
 }
 
 /// The payload of `response_item`, and an entry of a compaction's replacement history.
@@ -252,6 +244,12 @@ pub struct Response<'a> {
     pub action: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub output: Option<&'a RawValue>,
+    /// Where a called tool comes from.
+    #[serde(borrow, default)]
+    pub namespace: Option<Cow<'a, str>>,
+    /// What a search for tools found.
+    #[serde(borrow, default)]
+    pub tools: Option<&'a RawValue>,
     #[serde(borrow, default)]
     internal_chat_message_metadata_passthrough: Option<Passthrough<'a>>,
 }
@@ -287,6 +285,23 @@ pub struct TurnContext<'a> {
     pub model: Option<Cow<'a, str>>,
 }
 
+/// The payload of `thread_name_updated`; without a name it was taken away.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ThreadName {
+    #[serde(default)]
+    thread_id: Option<String>,
+    #[serde(default)]
+    pub thread_name: Option<String>,
+}
+
+impl ThreadName {
+    /// Whether it is this thread's: a fork that copied its history holds the names of the thread that it was made of.
+    pub fn is_of(&self, thread: &str) -> bool {
+        let other = |id: &str| id != thread && uuid::Uuid::try_parse(id).is_ok();
+        !self.thread_id.as_deref().is_some_and(other)
+    }
+}
+
 impl Response<'_> {
     /// What each part of the content is, where it is recorded.
     pub fn content_kinds(&self) -> Option<&[Cow<'_, str>]> {
@@ -310,6 +325,9 @@ pub fn text_of<'p>(parts: &'p [Part<'_>]) -> Cow<'p, str> {
 pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    if !raw.get().starts_with('"') {
+        return Cow::Borrowed(raw.get());
+    }
     match serde_json::from_str::<Text<'a>>(raw.get()) {
         Ok(Text(text)) => text,
         // A lone surrogate cannot be told as text; the record's own spelling is shown.

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::outputs::blob;
 use super::records::{CompletedItem, Event, Part, Response, text_of};
 use crate::session::{Item, ItemSink};
 
@@ -244,20 +245,6 @@ pub fn model_notice(time: Option<Timestamp>, message: &Response<'_>, sink: &mut 
 /// The pictures among these parts, one line each.
 pub fn pictures(time: Option<Timestamp>, parts: &[Part<'_>], sink: &mut ItemSink<'_>) {
     for url in parts.iter().filter_map(|part| part.image_url.as_deref()) {
-        let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(','));
-        let item = match data {
-            Some((head, data)) => {
-                let media_type = head.split(';').next().unwrap_or("image");
-                let bytes = if head.ends_with("base64") {
-                    let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count();
-                    (data.len() / 4 * 3).saturating_sub(padding)
-                } else {
-                    data.len()
-                };
-                Item::Blob { media_type: media_type.into(), bytes: bytes as u64 }
-            }
-            None => Item::Notice { kind: "image".into(), text: url.into() },
-        };
-        sink(time, item);
+        sink(time, blob(url));
     }
 }

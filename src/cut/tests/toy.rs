@@ -81,11 +81,13 @@ pub fn session(root: &Path) -> Session {
         key: SessionKey { agent: AgentKind::KimiCli, root: Arc::from(root), path: Arc::from(path) },
         id: "s".into(),
         place: Place::Project("/toy".into()),
+        name: None,
         title: None,
         first_prompt: None,
         created: Timestamp::UNIX_EPOCH,
         updated: Timestamp::UNIX_EPOCH,
         model: None,
+        archived: None,
         history_mode: None,
         forked_from: None,
         files,
@@ -203,6 +205,7 @@ impl Agent for Toy {
             notes: Vec::new(),
             files,
             model: None,
+            name: None,
         })
     }
 
