@@ -75,6 +75,9 @@ fn a_branch_is_forked_by_its_control_file() {
         status.lines().last().unwrap().starts_with("last: undone/1/fork: done, turns 0 to 3"),
         "{status}"
     );
+    // A path below it means the branch, never the session as it is.
+    let by_path = store.run(&["fork", session.join("undone/1").to_str().unwrap(), "3"]).ok();
+    assert_eq!(prompts(&mount.session(&store, Some(by_path.trim()))), all);
     for (word, errno) in
         [("1", libc::ERANGE), ("4", libc::ERANGE), ("x", libc::EINVAL), ("force 2", libc::EINVAL)]
     {

@@ -1,6 +1,7 @@
 //! `turnfs fork`.
 
 use std::io::Write;
+use std::path::Path;
 
 use super::args::{ForkArgs, Number};
 use super::exit::{Exit, Failure};
@@ -9,10 +10,12 @@ use crate::cut;
 
 pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let session = session_arg::find(&catalog, &args.session)?.listed.session;
+    let meant = session_arg::find(&catalog, &args.session)?;
+    let session = meant.listed.session;
     let state = stores::recovered_state()?;
     let asked = args.n.unwrap_or(Number::Last);
-    if let Some(number) = args.undone {
+    // A path below `undone/N` means that branch, never the session as it is.
+    if let Some(number) = args.undone.or_else(|| branch(&meant.rest)) {
         let n = match asked {
             Number::Last => None,
             Number::This(n) => Some(n),
@@ -31,4 +34,11 @@ pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     // The id and nothing else: `$(turnfs fork ...)`.
     writeln!(out, "{id}")?;
     Ok(Exit::Done)
+}
+
+/// The undo's number in a path like `undone/1` or `undone/1/turns/003` inside a session's directory.
+fn branch(rest: &Path) -> Option<u32> {
+    let mut names = rest.iter();
+    (names.next()? == "undone").then_some(())?;
+    names.next()?.to_str()?.parse().ok()
 }

@@ -59,7 +59,7 @@ pub enum Refusal {
     Changed { what: String },
     /// As [`Refusal::Changed`], for a redo: the agent went on after undo `number`.
     #[error(
-        "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/ instead"
+        "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/, or make a session of them: `echo last > undone/{number}/fork`, `turnfs fork SESSION --undone {number}`"
     )]
     MovedOn { what: String, number: u32 },
     /// A file of the store is not what its client writes.
