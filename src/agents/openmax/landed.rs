@@ -19,6 +19,13 @@ use crate::session::FileHash;
 const PATIENCE: usize = 1 << 20;
 const PATIENCE_PER_MESSAGE: usize = 32;
 
+/// A block that did not land may hold more than the transcript has, if nothing could be written at all; then it
+/// holds all that the transcript has, and that is so many messages at least.
+const ENOUGH_OF_ALL: usize = 3;
+
+/// Most prunes of one client none of which it could write.
+const LONGEST_CHAIN: usize = 8;
+
 /// Different histories that are compared with each other.
 const MOST_READINGS: usize = 16;
 
@@ -39,6 +46,7 @@ struct Front {
     /// Whether the note of a prune that only shortened is left out: as it was before that prune.
     before_note: bool,
     begins_with: Begin,
+    len: usize,
     /// Places in the archive at which a block begins as this front does, with how many messages agree.
     starts: Vec<(usize, usize)>,
 }
@@ -61,8 +69,10 @@ struct Walk<'a> {
     by_token: Vec<u32>,
     /// The transcript from its digest on.
     live: Vec<FileHash>,
-    /// Places in the archive of what begins a block and stands nowhere else: the notes of prunes.
-    notes: Vec<usize>,
+    live_found: &'a [Found],
+    /// Places in the archive at which a block may begin and that no block contains: those of prunes' notes, and
+    /// those behind an append that failed.
+    begins: Vec<usize>,
     /// Ids that several calls have.
     reused: HashSet<&'a str>,
     records: Vec<Record>,
@@ -101,12 +111,17 @@ pub(super) struct Doubt {
 }
 
 /// Which blocks of `archive`, which holds no originals, belong to the history. `live` is the transcript from its
-/// digest on.
+/// digest on; no block goes on behind one of `ends`, places in the archive at which an append failed.
 ///
 /// # Errors
 /// Why that is not certain.
-pub(super) fn landed(live: &[Found], archive: &[&Found], records: &[Compaction]) -> Result<Landed, Doubt> {
-    let mut walk = Walk::of(live, archive, records);
+pub(super) fn landed(
+    live: &[Found],
+    archive: &[&Found],
+    ends: &[usize],
+    records: &[Compaction],
+) -> Result<Landed, Doubt> {
+    let mut walk = Walk::of(live, archive, ends, records);
     for reading in [Reading::Exact, Reading::OriginalsAnywhere, Reading::Beginnings] {
         if let Some(front) = walk.read(reading).map_err(|why| Doubt { why, several: true })? {
             let Front { pieces, records, .. } = &walk.fronts[front];
@@ -152,7 +167,7 @@ fn reused<'f>(messages: impl Iterator<Item = &'f Found>) -> HashSet<&'f str> {
 }
 
 impl<'a> Walk<'a> {
-    fn of(live: &'a [Found], archive: &'a [&'a Found], records: &[Compaction]) -> Walk<'a> {
+    fn of(live: &'a [Found], archive: &'a [&'a Found], ends: &[usize], records: &[Compaction]) -> Walk<'a> {
         let records: Vec<Record> = records
             .iter()
             .map(|record| Record {
@@ -170,14 +185,18 @@ impl<'a> Walk<'a> {
             tokens,
             by_token,
             live: live.iter().map(token).collect(),
-            notes: Vec::new(),
+            live_found: live,
+            begins: Vec::new(),
             reused: reused(archive.iter().copied().chain(live)),
             digests: records.iter().filter_map(|record| record.digest).collect(),
             records,
             fronts: Vec::new(),
             before: HashMap::new(),
         };
-        walk.notes = (0..archive.len()).filter(|at| walk.begin(archive[*at]) != Begin::Message).collect();
+        let notes = (0..archive.len()).filter(|at| walk.begin(archive[*at]) != Begin::Message);
+        let mut begins: Vec<usize> = notes.chain(ends.iter().copied()).collect();
+        begins.sort_unstable();
+        walk.begins = begins;
         if let Some(first) = live.first() {
             let begins_with = walk.begin(first);
             walk.add(Vec::new(), Vec::new(), false, begins_with);
@@ -196,10 +215,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether this can be one block: the note of a prune is its first message or not in it.
+    /// Whether this can be one block.
     fn is_block(&self, block: Range<usize>) -> bool {
-        let next = self.notes.partition_point(|at| *at <= block.start);
-        self.notes.get(next).is_none_or(|at| *at >= block.end)
+        let next = self.begins.partition_point(|at| *at <= block.start);
+        self.begins.get(next).is_none_or(|at| *at >= block.end)
     }
 
     /// The messages of a front, as tokens.
@@ -240,7 +259,9 @@ impl<'a> Walk<'a> {
             }
         }
         self.patience = self.patience.saturating_sub(work);
-        self.fronts.push(Front { pieces, records, before_note, begins_with, starts });
+        let archived: usize = pieces.iter().map(ExactSizeIterator::len).sum();
+        let len = (archived + self.live.len()).saturating_sub(pieces.len() + usize::from(before_note));
+        self.fronts.push(Front { pieces, records, before_note, begins_with, len, starts });
         self.fronts.len() - 1
     }
 
@@ -294,7 +315,7 @@ impl<'a> Walk<'a> {
                 _ => {}
             }
         }
-        let len = |front: &usize| self.front(&self.fronts[*front].pieces, false).count();
+        let len = |front: &usize| self.fronts[*front].len;
         let Some(shortest) = whole.iter().copied().min_by_key(len) else { return Ok(None) };
         let others = whole.iter().filter(|other| **other != shortest);
         let certain = whole.len() <= MOST_READINGS
@@ -311,18 +332,21 @@ impl<'a> Walk<'a> {
     fn is_said_again(&self, shorter: usize, longer: usize) -> bool {
         let [shorter, longer] = [shorter, longer].map(|front| {
             let mut times: HashMap<FileHash, u32> = HashMap::new();
-            for token in self.front(&self.fronts[front].pieces, false) {
-                *times.entry(*token).or_default() += 1;
+            let pieces = self.fronts[front].pieces.iter().enumerate();
+            let archived =
+                pieces.flat_map(|(nth, piece)| &self.archive[piece.start + usize::from(nth > 0)..piece.end]);
+            let all = archived.copied().chain(self.live_found).filter(|found| {
+                let spoken = matches!(found.role, Role::User | Role::Assistant) && !found.looks_like_note;
+                spoken || (found.role == Role::Tool && !found.is_cut)
+            });
+            for found in all {
+                *times.entry(FileHash(found.hash.0.wrapping_add(token(found).0))).or_default() += 1;
             }
             times
         });
-        let spoken = self.archive.iter().zip(&self.tokens).filter(|(found, _)| {
-            matches!(found.role, Role::User | Role::Assistant) && !found.looks_like_note
-        });
-        let spoken: HashSet<&FileHash> = spoken.map(|(_, token)| token).collect();
-        let before = |token: &FileHash| shorter.get(token).copied().unwrap_or(0);
-        let more = longer.iter().filter(|(token, times)| spoken.contains(token) && **times > before(token));
-        let more: Vec<u32> = more.map(|(token, _)| before(token)).collect();
+        let before = |said: &FileHash| shorter.get(said).copied().unwrap_or(0);
+        let more = longer.iter().filter(|(said, times)| **times > before(said)).map(|(said, _)| before(said));
+        let more: Vec<u32> = more.collect();
         let once = more.iter().filter(|times| **times == 1).count();
         once > 0 && once * 2 >= more.len()
     }
@@ -364,7 +388,9 @@ impl<'a> Walk<'a> {
         // An undo keeps something behind a digest, and perhaps nothing of what follows the first message.
         let enough = if matches!(front_is, Begin::Digest(_)) { 2 } else { 1 };
         for (at, agree) in self.fronts[front].starts.iter().filter(|(at, _)| *at < end) {
-            let known = at + agree >= end || (lenient && *agree >= enough);
+            let known = at + agree >= end
+                || (*agree >= ENOUGH_OF_ALL && *agree == self.fronts[front].len)
+                || (lenient && *agree >= enough);
             if !known || !self.is_block(*at..end) {
                 continue;
             }
@@ -374,16 +400,47 @@ impl<'a> Walk<'a> {
                 open.push((*at, left, front));
             }
         }
-        // A prune on top of one that was only ever in a client's memory.
-        if lenient
-            && let Some((left, record)) = last
-            && let Some(start) = end.checked_sub(record.count).filter(|start| *start < end)
-            && let Begin::Digest(digest) = self.begin(self.archive[start])
-            && front_is != Begin::Digest(digest)
-            && self.is_block(start..end)
-        {
-            open.push((start, left, front));
+        open.extend(self.chain_that_did_not_land((end, records, front)));
+    }
+
+    /// Steps over blocks of a client that could not write what it pruned, and pruned that again: each but the first
+    /// begins with a digest that only it knew, and goes on behind the block before.
+    fn chain_that_did_not_land(&self, (end, records, front): Step) -> Option<Step> {
+        let mut blocks: Vec<Range<usize>> = Vec::new();
+        let (mut start, mut left) = (end, records);
+        loop {
+            let count = self.records[..left].last()?.count;
+            let block = start.checked_sub(count).filter(|_| count > 0)?..start;
+            (start, left) = (block.start, left - 1);
+            let begins_with = self.begin(self.archive[start]);
+            blocks.push(block);
+            match begins_with {
+                begin if begin == self.fronts[front].begins_with => break,
+                Begin::Digest(digest) if self.records[..left].last()?.digest == Some(digest) => {}
+                _ => break,
+            }
+            if blocks.len() > LONGEST_CHAIN {
+                return None;
+            }
         }
+        // One block alone is no chain.
+        blocks.get(1)?;
+        let repeated = blocks
+            .iter()
+            .rev()
+            .enumerate()
+            .flat_map(|(nth, block)| &self.tokens[block.start + usize::from(nth > 0)..block.end]);
+        let mut held = self.front(&self.fronts[front].pieces, self.fronts[front].before_note);
+        let mut agree = 0;
+        // What comes after the transcript's end was never written there, either.
+        let all = repeated.into_iter().all(|token| match held.next() {
+            Some(other) => {
+                agree += 1;
+                token == other
+            }
+            None => agree >= ENOUGH_OF_ALL,
+        });
+        all.then_some((start, left, front))
     }
 
     fn same(&self, one: usize, other: usize) -> bool {

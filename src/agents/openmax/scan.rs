@@ -25,6 +25,8 @@ pub(super) struct Found {
     /// Of a user line: the form of what a prune leaves.
     pub note: Option<PruneNote>,
     pub is_cut: bool,
+    /// Whether a piece of another message, whose append failed, stands before it on its line.
+    pub behind_fragment: bool,
     /// Ids of the calls that it makes.
     pub calls: Vec<Box<str>>,
     /// The call that it answers.
@@ -107,7 +109,7 @@ fn messages_of(
                 {
                     inspector.record(&line);
                     messages.unterminated = !line.terminated;
-                    messages.found.push(Found::of(&line, &message));
+                    messages.found.push(Found { behind_fragment: true, ..Found::of(&line, &message) });
                     return;
                 }
                 let why = failed
@@ -208,6 +210,7 @@ impl Found {
             looks_like_note: message.looks_like_note(),
             note: message.prune_note(),
             is_cut: message.is_cut(),
+            behind_fragment: false,
             calls: message.calls().iter().map(|call| call.id.0.as_ref().into()).collect(),
             answers: (role == Role::Tool).then(|| message.call_id().into()),
             hash: message.hash(),

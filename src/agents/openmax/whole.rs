@@ -83,21 +83,21 @@ pub(super) fn whole(
         Some(at) => (&live.found[..at], &live.found[at + 1..]),
         None => (&live.found[..], &[][..]),
     };
-    let moved: Vec<&Found> = match digest {
-        Some(_) => archived
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| !originals.contains(at))
-            .map(|(_, found)| found)
-            .collect(),
-        None => Vec::new(),
-    };
+    let (mut moved, mut ends) = (Vec::new(), Vec::new());
+    for (at, found) in archived.iter().enumerate().filter(|_| digest.is_some()) {
+        if found.behind_fragment {
+            ends.push(moved.len());
+        }
+        if !originals.contains(&at) {
+            moved.push(found);
+        }
+    }
     let doubt = |why: &str| Err(Doubt { why: why.to_owned(), several: false });
     let landed = match (digest, records) {
         (None, _) => Ok(Landed::default()),
         (Some(_), _) if archive.is_none() => doubt("the archive of what was pruned is not there"),
         (Some(_), None) => doubt("the record of what was pruned is not there"),
-        (Some(at), Some(records)) => landed(&live.found[at..], &moved, records),
+        (Some(at), Some(records)) => landed(&live.found[at..], &moved, &ends, records),
     };
     let dropped: Vec<&Found> = landed.iter().flat_map(Landed::said).map(|at| moved[at]).collect();
     let border = head.len() + dropped.len();
@@ -167,6 +167,10 @@ fn originals(archive: &[Found]) -> BTreeSet<usize> {
     let mut originals = BTreeSet::new();
     let mut open: Vec<&str> = Vec::new();
     for (at, found) in archive.iter().enumerate() {
+        if found.behind_fragment {
+            // Whatever answered the call is lost.
+            open.clear();
+        }
         match &found.answers {
             Some(id) => match open.iter().position(|call| **call == **id) {
                 Some(answered) => drop(open.remove(answered)),
