@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::exit::{Exit, Failure};
+use super::session_arg::{Meant, Target};
 use super::{output, selection, session_arg, stores};
 use crate::catalog::Catalog;
 use crate::session::{Damage, DamageClass, Refusal, Session, State};
@@ -77,7 +78,12 @@ fn one_session(catalog: &Catalog, named: Option<&Path>) -> Result<selection::Cho
     let nothing = |dir: &Path| Failure::NothingToCheck { dir: dir.display().to_string() };
     let Some(named) = named else { return Err(nothing(&selection::as_given(None)?)) };
     match session_arg::find(catalog, &named.to_string_lossy()) {
-        Ok(meant) => Ok((meant.project, meant.listed)),
+        // A session is checked with its sub-agents.
+        Ok(Meant { project, target: Target::Session(listed), .. }) => Ok((project, listed)),
+        Ok(Meant { project, target: Target::Subagent { parent, .. }, .. }) => Ok((project, parent)),
+        Ok(Meant { target: Target::Undone { session, number }, .. }) => {
+            Err(session_arg::of_undone("check", &session.session, number))
+        }
         // A project without sessions.
         Err(_) if named.is_dir() => Err(nothing(&selection::as_given(Some(named))?)),
         Err(failure) => Err(failure),

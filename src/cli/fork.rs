@@ -1,21 +1,24 @@
 //! `turnfs fork`.
 
 use std::io::Write;
-use std::path::Path;
 
 use super::args::{ForkArgs, Number};
 use super::exit::{Exit, Failure};
+use super::session_arg::Target;
 use super::{session_arg, show, stores};
 use crate::cut;
 
 pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let meant = session_arg::find(&catalog, &args.session)?;
-    let session = meant.listed.session;
+    let (session, branch) = match session_arg::find(&catalog, &args.session)?.target {
+        Target::Session(listed) => (listed.session, args.undone),
+        Target::Subagent { agent, .. } => (agent, args.undone),
+        // A path below `undone/N` means that branch, never the session as it is.
+        Target::Undone { session, number } => (session.session, Some(number)),
+    };
     let state = stores::recovered_state()?;
     let asked = args.n.unwrap_or(Number::Last);
-    // A path below `undone/N` means that branch, never the session as it is.
-    if let Some(number) = args.undone.or_else(|| branch(&meant.rest)) {
+    if let Some(number) = branch {
         let n = match asked {
             Number::Last => None,
             Number::This(n) => Some(n),
@@ -34,11 +37,4 @@ pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     // The id and nothing else: `$(turnfs fork ...)`.
     writeln!(out, "{id}")?;
     Ok(Exit::Done)
-}
-
-/// The undo's number in a path like `undone/1` or `undone/1/turns/003` inside a session's directory.
-fn branch(rest: &Path) -> Option<u32> {
-    let mut names = rest.iter();
-    (names.next()? == "undone").then_some(())?;
-    names.next()?.to_str()?.parse().ok()
 }

@@ -59,8 +59,15 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     for (agent, problem) in &listing.problems {
         output::complain(&format!("{agent}: {problem}"));
     }
+    let there = if args.all { Ok(()) } else { selection::is_there(&listing, args.dir.as_deref()) };
+    if let Err(silent @ (Failure::SilentMount { .. } | Failure::DeadMount { .. })) = there {
+        return Err(silent);
+    }
     let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
     let rows: Vec<Row> = chosen.iter().map(|session| row(&catalog, session)).collect();
+    if rows.is_empty() {
+        there?;
+    }
     if args.json {
         output::json(out, &rows)?;
         return Ok(Exit::Done);
@@ -92,7 +99,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
         Ok(view) => {
             let history = &view.history;
             let turns = history.readable().is_ok().then_some(history.turns.len());
-            let writer = agents::agent(session.key.agent).writer(session, history);
+            let writer = agents::agent(session.key.agent).writer(session, history, &catalog.running());
             (history.state.name(), turns, writer)
         }
         Err(refusal) => {

@@ -137,10 +137,10 @@ fn a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
-    assert_eq!(openmax().writer(&session, &history), None);
+    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
     let other = Other::start(&format!("hold {PLAIN}.lock"), &store);
     let before = store.snapshot();
-    let writer = openmax().writer(&session, &history);
+    let writer = openmax().writer(&session, &history, &Default::default());
     // A file system whose device number is another one in /proc/locks tells nothing; the cut knows anyway.
     if let Some(writer) = &writer {
         assert_eq!(writer.pid, Some(other.0.id()), "{writer}");
@@ -153,7 +153,7 @@ fn a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
     let fork = cut::fork(&state, &session, &history, 1).unwrap();
     assert_eq!(store.load(&fork).turns.len(), 2);
     drop(other);
-    assert_eq!(openmax().writer(&session, &history), None);
+    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
     cut::undo(&state, &session, &history, 1, false).unwrap();
 }
 
