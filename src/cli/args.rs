@@ -197,7 +197,7 @@ pub struct LsArgs {
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,
-    /// For programs: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}
+    /// For programs: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}, and `archived` of Codex threads
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

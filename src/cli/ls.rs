@@ -27,7 +27,8 @@ struct Row {
     title: Option<String>,
     created: String,
     updated: String,
-    /// `null` where the store knows no archive.
+    /// Absent where the store knows no archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
     archived: Option<bool>,
     /// `null` where the history is refused.
     turns: Option<usize>,

@@ -27,7 +27,7 @@ is a directory:
 
     turns/000 001 ...   one file per turn, numbered from 0
     status              what turnfs thinks of the session; the last line is the last command's outcome
-    meta.json           id, title, times, files
+    meta.json           id, title, times, archived or not, files
     undo                read: what each cut would do. Write N: remove turn N and everything after it
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here

@@ -203,7 +203,7 @@ impl Memory {
         let Some(file) = session.files.first() else { return Ok(false) };
         let (index, names) = (self.index(store)?, self.names(store).unwrap_or_default());
         let row = index.rows.get(&session.id);
-        let called = (name(&session.id, row, &names), title(row));
+        let called = (name(&session.id, row, &names), title(&session.id, row, &names));
         if called != (session.name.clone(), session.title.clone())
             || Some(is_archived(row, file)) != session.archived
         {
@@ -360,7 +360,7 @@ fn session(
         id: id.to_owned(),
         place: place(&current.head, row),
         name: name(id, row, names),
-        title: title(row),
+        title: title(id, row, names),
         first_prompt: first_prompt(first, all),
         created: created(first),
         updated,
@@ -380,9 +380,10 @@ fn name(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<
     row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned())
 }
 
-/// The title that the client made.
-fn title(row: Option<&Row>) -> Option<String> {
-    row.and_then(|row| row.title.as_deref()).map(|title| titles::request(title).to_owned())
+/// Its name, else the title that the client made.
+fn title(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<String> {
+    let made = || row?.title.as_deref().map(|title| titles::request(title).to_owned());
+    name(id, row, names).or_else(made)
 }
 
 /// The files that a history is made of, newest first, as far as they are there.

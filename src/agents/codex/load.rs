@@ -31,9 +31,11 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
         whole.damaged(vec![broken.clone()], Some(0));
     }
     if session.archived == Some(true) {
-        whole
-            .notes
-            .push("archived: undo is refused until Codex has it back; fork makes an ordinary thread".into());
+        whole.notes.push(
+            "archived: `codex unarchive` comes before undo, whose refusal says what to do where that fails; fork \
+             makes an ordinary thread"
+                .into(),
+        );
     }
     if let Some(kind) = lineage.segments.iter().find_map(|segment| segment.head.pointer()) {
         let mut files = Vec::new();
