@@ -397,3 +397,17 @@ pub(super) fn temporary(file: &Path, suffix: &str) -> PathBuf {
 pub(super) fn mtime(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + stat.st_mtime_nsec as i128
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_terabyte_is_not_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        File::create(dir.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
+        let refused = Tree::open(dir.path()).unwrap().slurp(Path::new("huge")).unwrap_err();
+        assert_eq!(refused.errno(), Errno::FBIG);
+    }
+}

@@ -421,6 +421,41 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_told_in_time_linear_in_its_length_whatever_stands_in_it() {
+        for piece in ["{\"a\":", "{\"a\":{\"t\":1}", "\"}", "\\\"}", "}{\"", "{\"t\":\"\\\\\"}", "}"] {
+            for (front, back) in [("{\"t\":\"", "\n"), ("{\"t\":1}", "}\n"), ("", "{\"t\":2}\n")] {
+                let line = format!("{front}{}{back}", piece.repeat(2_000_000 / piece.len()));
+                let begun = std::time::Instant::now();
+                damages(line.as_bytes());
+                // Trying 4096 places takes more than half a minute.
+                assert!(begun.elapsed().as_secs() < 3, "{:?}: {front}{piece}{back}", begun.elapsed());
+            }
+        }
+        // Sixty-three lines that could each go on with the record.
+        let lines = format!("{{\"t\":\"{}\n", "x".repeat(1 << 20)) + &"y\n".repeat(5000);
+        let begun = std::time::Instant::now();
+        damages(lines.as_bytes());
+        assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_second_record_is_found_behind_quotes_and_brackets_in_strings() {
+        use DamageClass::*;
+        for (line, class) in [
+            (r#"{"t":"a}{"}{"t":"{\"}"}"#, MissingNewline),
+            (r#"{"t":"cut { \" {"t":"}{\\"}"#, GluedCut),
+            (r#"{"t":[{"x":1},{"t":[{"y":"}"}]}"#, GluedCut),
+            (r#"{"t":1}{"t":"cu{"t":3} "#, MissingNewline),
+            (r#"{"t":1}}"#, BadLine),
+            (r#"{"t":1}{"x":2}"#, BadLine),
+            (r#"x{"t":1}"#, GluedCut),
+            (r#""}"#, BadLine),
+        ] {
+            assert_eq!(damages(format!("{line}\n").as_bytes()), [(1, 0, class)], "{line}");
+        }
+    }
+
+    #[test]
     fn depth_counts_brackets_outside_of_strings() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         assert!(!is_deeper(nested(200).as_bytes(), 200));

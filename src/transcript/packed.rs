@@ -96,3 +96,48 @@ pub(super) fn refusal(action: &'static str, path: &Path, error: Error) -> Refusa
         _ => Refusal::Io { action: "cannot unpack", path: path.to_owned(), errno: Errno::ILSEQ },
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::{read_range, scan};
+    use super::*;
+    use std::io::Write;
+
+    fn packed(pieces: &[(&[u8], usize)]) -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.zst");
+        let mut packer = zstd::Encoder::new(File::create(&path).unwrap(), 3).unwrap();
+        for (piece, times) in pieces {
+            (0..*times).for_each(|_| packer.write_all(piece).unwrap());
+        }
+        packer.finish().unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn lines_and_ranges_of_a_compressed_file_are_those_of_its_text() {
+        let (dir, path) = packed(&[(b"one\n", 1), (b"two\n", 200_000), (b"three", 1)]);
+        let file = File::open(&path).unwrap();
+        let (lines, scanned) = scan(&file, &path, || 0, |lines, _| *lines += 1).unwrap();
+        assert_eq!((lines, scanned.len), (200_002, 800_009));
+        let range = |range| read_range(dir.path(), Path::new("f.zst"), range);
+        assert_eq!(range(0..8).unwrap(), b"one\ntwo\n");
+        assert_eq!(range(800_000..800_009).unwrap(), b"two\nthree"[..9]);
+        assert!(matches!(range(800_000..800_010), Err(Refusal::Changed { .. })));
+    }
+
+    #[test]
+    fn no_more_is_unpacked_than_a_transcript_can_hold() {
+        let zeros = vec![0; 1 << 20];
+        let (dir, path) = packed(&[(&zeros, 80)]);
+        let refused = scan(&File::open(&path).unwrap(), &path, || (), |(), _| {}).unwrap_err();
+        assert_eq!(refused.errno(), Errno::FBIG);
+        assert!(refused.to_string().contains("1000 times its size"), "{refused}");
+        let store = StoreDir::open(dir.path()).unwrap().unwrap();
+        assert_eq!(plain(&store, Path::new("f.zst")).unwrap_err().errno(), Errno::FBIG);
+        std::fs::write(&path, b"no zstd").unwrap();
+        let refused = scan(&File::open(&path).unwrap(), &path, || (), |(), _| {}).unwrap_err();
+        assert_eq!(refused.errno(), Errno::ILSEQ);
+    }
+}

@@ -400,6 +400,32 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_is_too_long_is_passed_over_and_what_follows_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"{}\nx").unwrap();
+        let long = 5 + LONGEST_LINE as u64;
+        file.write_all_at(b"\nlast\n\x00y", long).unwrap();
+        file.set_len(long + 9 + LONGEST_LINE as u64).unwrap();
+        let file = File::open(&path).unwrap();
+        let (found, scanned) = scan(&file, &path, Vec::new, |all, line: Line<'_>| {
+            all.push((line.number, line.start, line.end, line.bytes.len(), line.too_long, line.terminated));
+        })
+        .unwrap();
+        let end = long + 9 + LONGEST_LINE as u64;
+        let expected = [
+            (1, 0, 3, 2, false, true),
+            (2, 3, long + 1, 0, true, true),
+            (3, long + 1, long + 6, 4, false, true),
+            (4, long + 6, end, 0, true, false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(scanned.len, end);
+        assert_eq!(hash_of(&file, &path).unwrap().hash, scanned.hash);
+    }
+
+    #[test]
     fn a_huge_hole_is_counted_and_not_held() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");

@@ -21,6 +21,9 @@ use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Sessio
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Line, Stamp, StoreDir, scan};
 
+/// Longest `session_index.jsonl` that is read, bytes: a line a rename.
+const LONGEST_NAMES: u64 = 256 << 20;
+
 /// What is remembered of one store.
 #[derive(Default)]
 pub struct Memory {
@@ -111,7 +114,9 @@ impl Memory {
             return Ok(known.names.clone());
         }
         let mut names = HashMap::new();
-        if let Some(opened) = store.file(file)? {
+        // Of a file that no client wrote, nothing is worth waiting for.
+        let opened = if stamp.len <= LONGEST_NAMES { store.file(file)? } else { None };
+        if let Some(opened) = opened {
             let path = store.path().join(file);
             let each = |names: &mut HashMap<String, String>, line: Line<'_>| {
                 names.extend(records::names(line.bytes));

@@ -29,7 +29,7 @@ use crate::transcript::{EntryKind, StoreDir, read_small};
 pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
     let point = history.undo_point(n)?;
     let keeps = history.turns_kept(n);
-    require_project(session)?;
+    undoable(session)?;
 
     let mut steps = Vec::new();
     let mut locks = Vec::new();
@@ -78,7 +78,12 @@ pub(super) fn plan_fork(
     }
     require_project(session)?;
 
-    let own = session.key.path.parent().unwrap_or(Path::new(""));
+    let above = |path: &Path| path.parent().map_or_else(PathBuf::new, Path::to_owned);
+    let mut own = above(&session.key.path);
+    if session.subagent.is_some() {
+        // Its fork is a session beside its parent.
+        own = above(if own.ends_with(layout::SUBAGENTS) { own.parent().unwrap_or(&own) } else { &own });
+    }
     let all = own.parent().unwrap_or(Path::new(""));
     let id = uuid::Uuid::new_v4().to_string();
     let dir = match project {
@@ -87,7 +92,7 @@ pub(super) fn plan_fork(
     };
     // Not beside the sessions: while it is built the client would list it. But a rename stays in one file system,
     // and a work directory's folder may be a link to another one.
-    let staging = match is_elsewhere(session, all, dir.parent().unwrap_or(own))? {
+    let staging = match is_elsewhere(session, all, dir.parent().unwrap_or(&own))? {
         true => dir.with_file_name(format!(".turnfs-{id}")),
         false => all.join(format!(".turnfs-{id}")),
     };
@@ -169,6 +174,17 @@ pub(super) fn require_project(session: &Session) -> Result<()> {
             ),
         }),
     }
+}
+
+/// Refuses what no undo of this session may do.
+pub(super) fn undoable(session: &Session) -> Result<()> {
+    if session.subagent.is_some() {
+        return Err(Refusal::CannotCut {
+            what: "a sub-agent's session is not undone by itself; undo its parent's turn, or use `fork`"
+                .into(),
+        });
+    }
+    require_project(session)
 }
 
 /// The old form: one context file without a directory.
@@ -293,6 +309,13 @@ fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content
         let below = Path::new("subagents").join(id);
         collect(&here, &session.key.path, &below, &mut found)?;
     }
+    // Clients before 1.25 numbered their sub-agents in the order of the calls that started them.
+    for number in 1..=named.tasks.len() {
+        let file = PathBuf::from(format!("context_sub_{number}.jsonl"));
+        if here.stat(&file)?.is_some_and(|stat| stat.kind == EntryKind::File) {
+            found.push((file.clone(), Content::Whole { file: session.key.path.join(&file) }));
+        }
+    }
     let mut sent = Vec::new();
     for name in &named.uploads {
         let file = Path::new("uploads").join(name);
@@ -367,6 +390,8 @@ fn collect(
 #[derive(Debug, Default, PartialEq)]
 struct Named {
     subagents: BTreeSet<String>,
+    /// Calls that started a sub-agent of a client before 1.25.
+    tasks: BTreeSet<String>,
     uploads: BTreeSet<String>,
 }
 
@@ -393,13 +418,17 @@ fn names_in(wire: File, path: &Path, bytes: u64) -> Result<Named> {
 
 fn add_names(bytes: &[u8], named: &mut Named) {
     let is_id = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    for at in memmem::find_iter(bytes, b"agent_id") {
-        // `"agent_id": "a1b2"`, also inside a string (`\"agent_id\":\"a1b2\"`), or `agent_id: a1b2`.
-        let rest = &bytes[at + b"agent_id".len()..];
-        let start = rest.iter().take(8).position(is_id).unwrap_or(rest.len());
-        let id: Vec<u8> = rest[start..].iter().take_while(|byte| is_id(byte)).copied().collect();
-        named.subagents.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
-    }
+    let ids = |key: &'static str, found: &mut BTreeSet<String>| {
+        for at in memmem::find_iter(bytes, key.as_bytes()) {
+            // `"agent_id": "a1b2"`, also inside a string (`\"agent_id\":\"a1b2\"`), or `agent_id: a1b2`.
+            let rest = &bytes[at + key.len()..];
+            let start = rest.iter().take(8).position(is_id).unwrap_or(rest.len());
+            let id: Vec<u8> = rest[start..].iter().take_while(|byte| is_id(byte)).copied().collect();
+            found.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
+        }
+    };
+    ids("agent_id", &mut named.subagents);
+    ids("task_tool_call_id", &mut named.tasks);
     for at in memmem::find_iter(bytes, b"uploads/") {
         let ends =
             |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();

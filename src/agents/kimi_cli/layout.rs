@@ -458,6 +458,12 @@ pub(super) fn order(name: &str) -> Option<(u8, u64)> {
     }
 }
 
+/// N of `context_sub_N.jsonl`, a sub-agent's context as clients before 1.25 wrote it.
+pub(super) fn subagent_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("context_sub_")?.strip_suffix(".jsonl")?;
+    number.parse::<u64>().ok().filter(|n| n.to_string() == number)
+}
+
 objects! {
     struct State<'a> {
         custom_title: Option<JsonStr<'a>> = "custom_title",

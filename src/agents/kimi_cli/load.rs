@@ -16,7 +16,7 @@ use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{
     AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
-    TurnStatus, open_calls,
+    TurnDetail, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{EntryKind, Inspector, Line, Passes, Scanned, StoreDir};
@@ -379,7 +379,11 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
                 status: turn.status,
                 detail: turn.detail,
                 started: turn.started,
-                ended: turn.end.and_then(|end| end.time),
+                ended: match turn.end {
+                    Some(end) => end.time,
+                    // Of a client that wrote no TurnEnd.
+                    None => turn.last.filter(|_| turn.detail != Some(TurnDetail::Open)),
+                },
                 last: turn.last,
                 file: file.clone(),
                 span: turn.start..end,

@@ -91,7 +91,7 @@ impl Agent for KimiCli {
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
-        cuts::require_project(session)?;
+        cuts::undoable(session)?;
         Ok(vec![Ok(()); history.turns.len()])
     }
 

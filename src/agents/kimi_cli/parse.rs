@@ -49,6 +49,9 @@ pub(super) enum Wire<'a> {
     },
 }
 
+/// The protocol of clients before 1.6, which wrote no TurnEnd; the first of them wrote no header either.
+const LEGACY: &str = "1.1";
+
 /// What happened. Names as in the file, except that everything without an own meaning is `Other`.
 #[derive(Debug)]
 pub(super) enum Message<'a> {
@@ -254,7 +257,10 @@ pub(super) fn wire(line: &[u8]) -> Result<Wire<'_>, Bad> {
 impl Wire<'_> {
     /// What the record means for turns and boundaries.
     pub fn event(&self) -> WireEvent {
-        let Wire::Message { message, .. } = self else { return WireEvent::Metadata };
+        let message = match self {
+            Wire::Message { message, .. } => message,
+            Wire::Metadata { protocol } => return WireEvent::Metadata { ends: protocol.text() != LEGACY },
+        };
         match message {
             Message::TurnBegin(input) => {
                 let text = input.text().unwrap_or_default();
@@ -310,6 +316,9 @@ pub(super) struct Context<'a> {
     pub tool_call_id: Option<JsonStr<'a>>,
 }
 
+/// The tool that a steer is a call of, with the user's text as its result (clients 1.14 to 1.20).
+const STEER: &str = "_steer";
+
 /// The tool calls of a message. A line may hold very many, so they are never held as a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls<'a>(Option<&'a RawValue>);
@@ -331,10 +340,14 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// The ids of the calls, comparable without being kept.
+    /// The ids of the calls, comparable without being kept; without those of steers, which no step made.
     fn keys(self) -> Vec<u128> {
         let mut keys = Vec::new();
-        self.each(|call| keys.push(call_key(&call.id.text())));
+        self.each(|call| {
+            if call.name.text() != STEER {
+                keys.push(call_key(&call.id.text()));
+            }
+        });
         keys
     }
 }
@@ -488,7 +501,8 @@ mod tests {
     fn a_wire_line_is_what_it_says() {
         let key = TextKey::of;
         let cases = [
-            (r#"{"type": "metadata", "protocol_version": "1.10"}"#, WireEvent::Metadata),
+            (r#"{"type": "metadata", "protocol_version": "1.10"}"#, WireEvent::Metadata { ends: true }),
+            (r#"{"type": "metadata", "protocol_version": "1.1"}"#, WireEvent::Metadata { ends: false }),
             (
                 r#"{"timestamp": 1.5, "message": {"type": "TurnBegin", "payload": {"user_input": "/a:b c"}}}"#,
                 WireEvent::TurnBegin { text: key("/a:b c"), command: Some("a:b".into()) },

@@ -75,8 +75,11 @@ pub struct WireLine {
 /// operations".
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireEvent {
-    /// The first line, or another one without a message.
-    Metadata,
+    /// The first line, or another one without a message. `ends`: in this protocol turns have a TurnEnd (1.2 and
+    /// later).
+    Metadata {
+        ends: bool,
+    },
     /// `text`: the extracted text; `command`: the slash command's name if the stripped text begins with one.
     TurnBegin {
         text: TextKey,

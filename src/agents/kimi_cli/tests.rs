@@ -16,6 +16,7 @@ use crate::transcript::{hash, read_range};
 
 mod damage;
 mod finding;
+mod spelling;
 
 struct Sample {
     name: String,

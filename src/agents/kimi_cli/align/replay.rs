@@ -19,7 +19,7 @@ pub struct Replay {
 }
 
 /// The first checkpoint id that belongs to an op of an epoch; those below it are of the rebuilt prefix.
-fn first_id(begun_by: Option<NewEpoch>) -> i64 {
+pub(super) fn first_id(begun_by: Option<NewEpoch>) -> i64 {
     match begun_by {
         None | Some(NewEpoch::Clear) => 0,
         Some(NewEpoch::Compaction) => 1,

@@ -103,7 +103,9 @@ pub fn text_of(content: &Value) -> String {
 }
 
 fn wire_event(value: &Value) -> WireEvent {
-    let Some(kind) = value["message"]["type"].as_str() else { return WireEvent::Metadata };
+    let Some(kind) = value["message"]["type"].as_str() else {
+        return WireEvent::Metadata { ends: value["protocol_version"] != "1.1" };
+    };
     let payload = &value["message"]["payload"];
     let text = || key_of(texts(&payload["user_input"]));
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
