@@ -95,7 +95,7 @@ pub(super) struct Seen {
     at: Timestamp,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
     /// The names of sessions that had a prompt to be named by, at this look or an earlier one.
-    names: Arc<HashMap<SessionKey, String>>,
+    names: Arc<HashMap<SessionKey, GivenName>>,
     pub listing: Arc<Listing>,
     /// How much of each store had been heard when this was certainly true of it.
     heard: Vec<AtomicU64>,
@@ -199,7 +199,10 @@ impl Seen {
         let paths: BTreeSet<PathBuf> = projects.keys().cloned().collect();
         let named = |project: Option<&Path>, mut sessions: Vec<Arc<Session>>| {
             sessions.sort_by(|a, b| a.newest_first(b));
-            let known = |key: &SessionKey| previous.names.get(key).cloned();
+            let known = |key: &SessionKey| {
+                let given = previous.names.get(key).filter(|given| given.placed || project.is_none());
+                given.map(|given| given.name.clone())
+            };
             // A path has one thing at it: where a project lies at a session's place, the session has another name.
             let is_taken = |name: &str| {
                 project.is_some_and(|project| {
@@ -225,15 +228,24 @@ impl Seen {
         };
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;
-            // A session that is just being made may be seen before the index knows it, with other facts.
-            let whole = listed.session.first_prompt.is_some() && listed.session.project().is_some();
-            let lasting = whole || previous.names.contains_key(key);
-            lasting.then(|| (key.clone(), listed.name.clone()))
+            let before = previous.names.get(key);
+            // A session that is just being made may be seen before the index knows it, with other facts: then it
+            // has no place.
+            let placed = listed.session.project().is_some() || before.is_some_and(|given| given.placed);
+            let lasting = listed.session.first_prompt.is_some() || before.is_some();
+            lasting.then(|| (key.clone(), GivenName { name: listed.name.clone(), placed }))
         });
         let names = Arc::new(given.collect());
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
         Seen { by_key, names, listing: Arc::new(listing), found, at, indexes, heard }
     }
+}
+
+/// The name that a session's directory was given.
+struct GivenName {
+    name: String,
+    /// The session had a project then.
+    placed: bool,
 }
 
 /// The shared index files of a store at one moment.

