@@ -5,17 +5,18 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::project_state::ProjectState;
 use crate::catalog::Watching;
 use crate::cut::Undone;
-use crate::render::one_line;
+use crate::render::{cut_to_width, one_line};
 use crate::session::{
     self, Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
 };
 
-/// Longest prompt in a plan, in characters.
-const PROMPT_CHARS: usize = 48;
+/// Longest prompt in a plan, in columns of a terminal.
+const PROMPT_COLUMNS: usize = 48;
 
 pub(super) const README: &str = "\
 # What is here
@@ -216,17 +217,18 @@ pub(super) fn redo_plan(undone: &[Undone]) -> String {
 
 /// Columns separated by tabs, prompts padded so that they line up.
 fn plan_line(turn: &str, prompt: &str, cut: &str, boundary: &str) -> String {
-    format!("{turn}\t{prompt:<PROMPT_CHARS$}\t{}\t{boundary}\n", one_line(cut))
+    let pad = PROMPT_COLUMNS.saturating_sub(prompt.width());
+    format!("{turn}\t{prompt}{:pad$}\t{}\t{boundary}\n", "", one_line(cut))
 }
 
 /// The first line of a prompt, shortened, safe for a terminal.
 fn first_line(prompt: Option<&str>) -> String {
     let line = prompt.unwrap_or_default().lines().map(str::trim).find(|line| !line.is_empty());
     let line = one_line(line.unwrap_or("-"));
-    if line.chars().count() <= PROMPT_CHARS {
+    if line.width() <= PROMPT_COLUMNS {
         return line.into_owned();
     }
-    line.chars().take(PROMPT_CHARS - 1).chain(['…']).collect()
+    format!("{}…", cut_to_width(&line, PROMPT_COLUMNS - 1))
 }
 
 /// `meta.json`; the keys and their order are part of the contract.

@@ -4,12 +4,14 @@
 //! the turn is indexed: sizes are counted by the same code that writes the text.
 
 mod safe;
+mod width;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::session::{Item, Turn, TurnDetail, TurnStatus, rfc3339};
 pub use safe::{one_line, visible};
+pub use width::cut_to_width;
 
 /// Where text goes: a buffer, or only its length.
 pub trait Output {
