@@ -18,6 +18,7 @@ use std::sync::{Arc, LazyLock};
 use jiff::Timestamp;
 
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::render;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
@@ -116,6 +117,16 @@ pub trait Agent: Send + Sync {
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
 
+    /// The sub-agent sessions of these sessions of one store, each with its parent's place among them. What cannot
+    /// be listed is left out.
+    fn subagents_of(&self, sessions: &[Arc<Session>]) -> Vec<(usize, Session)> {
+        let all = sessions.iter().enumerate();
+        all.flat_map(|(at, session)| {
+            self.subagents(session).unwrap_or_default().into_iter().map(move |agent| (at, agent))
+        })
+        .collect()
+    }
+
     /// The new session that keeps the turns up to and including `n`.
     ///
     /// # Errors
@@ -161,8 +172,9 @@ pub trait Agent: Send + Sync {
         None
     }
 
-    /// Who has the session open now. Never disturbs a client; bounded in time.
-    fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+    /// Who has the session open, as `running` tells it: whoever asks for many sessions looks at the host once. Never
+    /// disturbs a client; bounded in time.
+    fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer>;
 }
 
 /// The times at which these files of a session were last changed, in their order; `None` if one of them is gone.

@@ -1,6 +1,6 @@
 //! The list of all sessions, and how it is kept true to the disk.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +43,29 @@ impl Listing {
     /// The session whose directory has this name in a project (`None`: in `unplaced/`).
     pub fn named(&self, project: Option<&Path>, name: &str) -> Option<&Listed> {
         self.of(project).iter().find(|listed| listed.name == name)
+    }
+
+    /// The session that a name means in a project (`None`: in `unplaced/`), a name that some mount of this user shows
+    /// or showed: one that differs in its date or its words only counts if it is the only such one.
+    pub fn meant(&self, project: Option<&Path>, name: &str) -> Option<&Listed> {
+        let alike = |listed: &'_ &Listed| names::likeness(name, listed);
+        let nearest = self.of(project).iter().filter_map(|listed| alike(&listed)).min()?;
+        let mut fitting = self.of(project).iter().filter(|listed| alike(listed) == Some(nearest));
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+
+    /// The sessions whose name would be the path of a project or of a directory above one, and that have another
+    /// one therefore: the session's project, the session, and that path.
+    pub fn stepped_aside(&self) -> Vec<(&Path, &Listed, PathBuf)> {
+        let all = self
+            .projects
+            .iter()
+            .flat_map(|(project, sessions)| sessions.iter().map(move |listed| (project.as_path(), listed)));
+        let aside = all.filter_map(|(project, listed)| {
+            let taken = project.join(names::plain_name(listed)?);
+            self.leads_to_project(&taken).then_some((project, listed, taken))
+        });
+        aside.collect()
     }
 
     /// Every session with its project, newest activity first.
@@ -174,17 +197,31 @@ impl Seen {
                 Place::Unplaced { .. } => unplaced.push(session),
             }
         }
-        let named = |mut sessions: Vec<Arc<Session>>| {
+        let paths: BTreeSet<PathBuf> = projects.keys().cloned().collect();
+        let named = |project: Option<&Path>, mut sessions: Vec<Arc<Session>>| {
             sessions.sort_by(|a, b| a.newest_first(b));
             let known = |key: &SessionKey| previous.names.get(key).cloned();
-            names::named(sessions, known)
+            // A path has one thing at it: where a project lies at a session's place, the session has another name.
+            let is_taken = |name: &str| {
+                project.is_some_and(|project| {
+                    let path = project.join(name);
+                    paths.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path))
+                })
+            };
+            names::named(sessions, known, is_taken)
         };
         let problems = found.iter().zip(stores).flat_map(|(discovery, store)| {
             discovery.problems.iter().map(|problem| (store.agent.kind(), problem.clone()))
         });
         let listing = Listing {
-            projects: projects.into_iter().map(|(project, sessions)| (project, named(sessions))).collect(),
-            unplaced: named(unplaced),
+            projects: projects
+                .into_iter()
+                .map(|(project, sessions)| {
+                    let named = named(Some(&project), sessions);
+                    (project, named)
+                })
+                .collect(),
+            unplaced: named(None, unplaced),
             problems: problems.collect(),
         };
         let given = listing.all().into_iter().filter_map(|(_, listed)| {

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::stamps::{Names, are_true, stamps};
 use super::{Stamps, View};
 use crate::agents;
+use crate::host::processes::Running;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -58,20 +59,25 @@ struct Known {
 
 impl Views {
     /// The view of `key`, true to the disk. `session` tells what is to be read; it is asked only when
-    /// something has to be.
-    pub fn view(&self, key: &SessionKey, session: impl Fn() -> Result<Arc<Session>>) -> Result<Arc<View>> {
+    /// something has to be. `running`: who runs now; asked only where the last turn has no end.
+    pub fn view(
+        &self,
+        key: &SessionKey,
+        session: impl Fn() -> Result<Arc<Session>>,
+        running: &dyn Fn() -> Arc<Running>,
+    ) -> Result<Arc<View>> {
         let slot = self.slot(key);
         let mut known = slot.known.lock();
         if let Some(known) = known.as_mut()
             && known.is_true(key)?
         {
-            known.ask_for_writer();
+            known.ask_for_writer(running);
             return Ok(known.view.clone());
         }
         let previous = known.take().map(|known| known.view);
         for _ in 0..ATTEMPTS {
             let mut passes = slot.passes.lock();
-            if let Some(fresh) = Known::read(session()?, previous.as_deref(), &mut passes)? {
+            if let Some(fresh) = Known::read(session()?, previous.as_deref(), &mut passes, running)? {
                 drop(passes);
                 let view = fresh.view.clone();
                 *known = Some(fresh);
@@ -121,7 +127,12 @@ impl Views {
 impl Known {
     /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it, since which
     /// `passes` were not settled.
-    fn read(session: Arc<Session>, previous: Option<&View>, passes: &mut Passes) -> Result<Option<Known>> {
+    fn read(
+        session: Arc<Session>,
+        previous: Option<&View>,
+        passes: &mut Passes,
+        running: &dyn Fn() -> Arc<Running>,
+    ) -> Result<Option<Known>> {
         let read_at = Timestamp::now();
         let mut files = session.files.clone();
         let ground = Ground::at(&session.key.root);
@@ -177,7 +188,7 @@ impl Known {
             writer_asked: Instant::now() - WRITER_GOOD_FOR,
             last_status,
         };
-        known.ask_for_writer();
+        known.ask_for_writer(running);
         known.is_proven();
         Ok(Some(known))
     }
@@ -216,7 +227,7 @@ impl Known {
     }
 
     /// Where the last turn has no end: is somebody at it?
-    fn ask_for_writer(&mut self) {
+    fn ask_for_writer(&mut self, running: &dyn Fn() -> Arc<Running>) {
         if self.writer_asked.elapsed() < WRITER_GOOD_FOR {
             return;
         }
@@ -227,7 +238,7 @@ impl Known {
             return;
         }
         let View { session, history, writer: before, .. } = &*self.view;
-        let writer = agents::agent(session.key.agent).writer(session, history);
+        let writer = agents::agent(session.key.agent).writer(session, history, &running());
         if writer == *before {
             return;
         }

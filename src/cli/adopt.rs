@@ -114,7 +114,7 @@ fn choose(
             let what = format!("a session {text:?} of {shown}");
             return Err(Refusal::NotFound { what }.into());
         }
-        wanted.insert(meant.listed.session.key.clone());
+        wanted.insert(meant.session("adopt")?.key.clone());
     }
     let is_wanted = |listed: &&Listed| wanted.is_empty() || wanted.contains(&listed.session.key);
     Ok(all.into_iter().filter(is_wanted).cloned().collect())

@@ -203,20 +203,26 @@ pub struct LsArgs {
     pub stores: StoreArgs,
 }
 
-const SESSION_HELP: &str =
-    "Full id, unique beginning or end of it (8 or more characters), directory name, or a path inside a mount";
+const SESSION_HELP: &str = "Full id, unique beginning or end of it (8 or more characters), directory name, words of its \
+    title, `latest` (the newest session here), a sub-agent's id, or a path inside a mount";
+
+const SHOW_HELP: &str = "Full id, unique beginning or end of it (8 or more characters), directory name, words of its \
+    title, `latest`, a sub-agent's id, or a path inside a mount [default: latest]";
 
 /// Show a turn, or the list of turns
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  turnfs show                               the turns of the newest session here
   turnfs show 1234abcd                      the list of turns
+  turnfs show latest 3                      turn 3 of the newest session here
+  turnfs show 'uploader retries'            the session with these words in its title
   turnfs show 1234abcd 3                    turn 3
   turnfs show ~/turns$PWD/latest last       the last turn of the newest session here
   turnfs show 1234abcd --undone 1           the turns that undo 1 removed")]
 pub struct ShowArgs {
-    #[arg(help = SESSION_HELP)]
-    pub session: String,
+    #[arg(help = SHOW_HELP)]
+    pub session: Option<String>,
     /// The turn: a number from 0, or `last`
     pub n: Option<Number>,
     /// Show what this undo removed

@@ -50,6 +50,18 @@ pub enum Failure {
     NoSuchProject { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]
     NoWorkingDirectory(io::Error),
+    #[error(
+        "the mount at {path} does not answer; its daemon hangs or is stopped: `turnfs umount {path}` takes it away"
+    )]
+    SilentMount { path: String },
+    #[error("the daemon of the mount at {path} is gone; `turnfs umount {path}` takes the mount away")]
+    DeadMount { path: String },
+    #[error("there is no directory {dir}, and no session was recorded for it{near}")]
+    NoSuchDirectory { dir: String, near: String },
+    #[error("no sessions of {dir}{near}")]
+    NoSessionHere { dir: String, near: String },
+    #[error("unknown command {name:?}; `turnfs help` lists the commands")]
+    UnknownCommand { name: String },
     #[error("{path} is in no turnfs mount; name a session by its id or directory name")]
     NotInAMount { path: String },
     #[error("{path} is no session; go one level deeper, or name a session by its id")]

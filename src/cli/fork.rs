@@ -4,12 +4,19 @@ use std::io::Write;
 
 use super::args::{ForkArgs, Number};
 use super::exit::{Exit, Failure};
+use super::session_arg::Target;
 use super::{session_arg, show, stores};
 use crate::cut;
 
 pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let session = session_arg::find(&catalog, &args.session)?.listed.session;
+    let session = match session_arg::find(&catalog, &args.session)?.target {
+        Target::Session(listed) => listed.session,
+        Target::Subagent { agent, .. } => agent,
+        Target::Undone { session, number } => {
+            return Err(session_arg::of_undone("fork", &session.session, number));
+        }
+    };
     let state = stores::recovered_state()?;
     let view = catalog.view(&session.key)?;
     let n = match args.n {

@@ -428,7 +428,7 @@ fn look_for_writer(
     seen: &History,
     asked: &str,
 ) -> Result<()> {
-    if let Some(writer) = agent.writer(session, seen) {
+    if let Some(writer) = agent.writer(session, seen, &processes::Running::default()) {
         // Without a process the evidence is that the files are young; an undo makes them so.
         let is_process = writer.pid.is_some();
         if is_process || !is_as_an_undo_left_it(locked, seen)? {

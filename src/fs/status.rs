@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,9 @@ impl Fs {
         let view = self.view(&session.key);
         let writer = match &view {
             Ok(view) => self.memory.writer(&session.key, recent, || {
-                agents::agent(session.key.agent).writer(&view.session, &view.history)
+                // Whoever reads it wants to know who is there now; for its size alone a second does not matter.
+                let running = if recent { self.catalog.running() } else { Arc::default() };
+                agents::agent(session.key.agent).writer(&view.session, &view.history, &running)
             }),
             Err(_) => None,
         };
@@ -114,6 +117,12 @@ impl Fs {
             let shown = project.display();
             let line =
                 format!("note: a project has the name latest, so {shown} has no link to its newest session");
+            let _ = writeln!(summary, "{}", one_line(&line));
+        }
+        for (project, listed, taken) in listing.stepped_aside() {
+            let (project, name, taken) = (project.display(), &listed.name, taken.display());
+            let line =
+                format!("note: {project} shows a session as {name}, because a project has the path {taken}");
             let _ = writeln!(summary, "{}", one_line(&line));
         }
         for (agent, problem) in &listing.problems {

@@ -80,6 +80,14 @@ pub enum Refusal {
     /// Every other change of the tree: names, modes, lengths.
     #[error("turnfs files cannot be changed this way; write a turn number to undo, redo or fork")]
     NotPermitted,
+    /// No session goes by `text`. `near`: what may have been meant, as the end of the sentence, or nothing.
+    #[error(
+        "no session matches {text:?}; give an id, 8 or more characters of its start or end, a directory name, or words of its title (see `turnfs ls --all`){near}"
+    )]
+    NoSuchSession { text: String, near: String },
+    /// Several sessions go by `text`. `which`: some of them; `give`: what tells them apart.
+    #[error("{text:?} matches {count} sessions: {which}; give {give}")]
+    AmbiguousSession { text: String, count: usize, which: String, give: &'static str },
     /// There is no such session, file or name (any more).
     #[error("{what} does not exist")]
     NotFound { what: String },
@@ -120,7 +128,8 @@ impl Refusal {
             Refusal::Lost { .. } => Errno::NODATA,
             Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
             Refusal::NotPermitted => Errno::PERM,
-            Refusal::NotFound { .. } => Errno::NOENT,
+            Refusal::NotFound { .. } | Refusal::NoSuchSession { .. } => Errno::NOENT,
+            Refusal::AmbiguousSession { .. } => Errno::NOTUNIQ,
             Refusal::Io { errno, .. } => *errno,
             Refusal::NotAsPromised { .. } | Refusal::NotPutBack { .. } | Refusal::Internal { .. } => {
                 Errno::IO

@@ -114,6 +114,10 @@ def subagent(stage):
         same("an undo and its redo", before, stage.contents())
         if written(directory / "undo", "1"):
             raise Failed(lines(directory / "status")[-1])
+        fork = stage.must("fork", str(agent), "0").strip()
+    own = [message for message in sent_history(stage, fork, AGAIN) if message[0] != "tool"]
+    if own[-3:] != [["user", "Look around."], ["assistant", REPLY], ["user", AGAIN]]:
+        raise Failed(f"in the fork of the sub-agent the model is sent {own}")
     sent = [message for message in sent_history(stage, parent, AGAIN) if not is_report(message)]
     kept = [message for message in sent if message[0] != "tool"]
     wanted = [*(message for message in first if message[0] != "tool"), ["user", AGAIN]]

@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arguments;
+mod below;
 mod times;
 
 use std::fs;

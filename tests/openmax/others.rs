@@ -123,10 +123,10 @@ fn behaviour_41_a_claimed_session_is_not_undone_even_with_force_and_can_be_forke
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
-    assert_eq!(openmax().writer(&session, &history), None);
+    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
     let other = Other::start(&format!("hold {PLAIN}.lock"), &store);
     let before = store.snapshot();
-    let writer = openmax().writer(&session, &history);
+    let writer = openmax().writer(&session, &history, &Default::default());
     // A file system whose device number is another one in /proc/locks tells nothing; the cut knows anyway.
     if let Some(writer) = &writer {
         assert_eq!(writer.pid, Some(other.0.id()), "{writer}");
@@ -139,7 +139,7 @@ fn behaviour_41_a_claimed_session_is_not_undone_even_with_force_and_can_be_forke
     let fork = cut::fork(&state, &session, &history, 1).unwrap();
     assert_eq!(store.load(&fork).turns.len(), 2);
     drop(other);
-    assert_eq!(openmax().writer(&session, &history), None);
+    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
     cut::undo(&state, &session, &history, 1, false).unwrap();
 }
 

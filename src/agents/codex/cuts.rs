@@ -16,12 +16,18 @@ use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::records::{Fields, Line, Mode};
 use super::{heads, writer};
+use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
     Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
 };
 use crate::transcript::{self, StoreDir};
 
+/// The source of a thread that a user started.
+const USERS: &str = "cli";
+/// What the first line, and the row, of a sub-agent's thread have and a user's have not.
+const OF_SUBAGENTS: [&str; 5] =
+    ["parent_thread_id", "thread_source", "agent_nickname", "agent_role", "agent_path"];
 /// Longest first line, bytes.
 const LONGEST_FIRST: u64 = 64 << 20;
 
@@ -32,11 +38,10 @@ const LONGEST_FIRST: u64 = 64 << 20;
 /// Why that fork is refused.
 pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&Path>) -> Result<ForkPlan> {
     let turn = history.turn(n)?;
-    not_a_subagent(session)?;
     let last = n as usize + 1 == history.turns.len();
     if last
         && turn.detail == Some(TurnDetail::Open)
-        && writer::writer(&session.key.root, &session.id).is_some()
+        && writer::writer(&session.key.root, &session.id, &Running::default()).is_some()
     {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
@@ -56,6 +61,13 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     payload.set("timestamp", time.clone());
     payload.remove("history_base");
     payload.remove("forked_from_ordinal_exclusive");
+    if session.subagent.is_some() {
+        // A user's thread from now on: the client lists no others, and goes on with a sub-agent in its parent.
+        payload.set("source", text(USERS));
+        for field in OF_SUBAGENTS {
+            payload.remove(field);
+        }
+    }
     line.set("timestamp", time);
     if let Some(project) = project {
         payload.set("cwd", text(&project.to_string_lossy()));
@@ -271,6 +283,12 @@ fn forked_row(
     ] {
         row.set(column, SqlValue::Null);
     }
+    if session.subagent.is_some() {
+        row.set("source", SqlValue::Text(USERS.to_owned()));
+        for column in OF_SUBAGENTS {
+            row.set(column, SqlValue::Null);
+        }
+    }
     // The client hides threads without a preview; its own forks have none before their first turn.
     let prompt = session
         .first_prompt
@@ -403,7 +421,10 @@ fn mode(store: &StoreDir, file: &Path) -> Result<Mode> {
 fn not_a_subagent(session: &Session) -> Result<()> {
     match session.subagent {
         None => Ok(()),
-        Some(_) => Err(Refusal::CannotCut { what: "a sub-agent's session is cut with its parent's".into() }),
+        Some(_) => Err(Refusal::CannotCut {
+            what: "a sub-agent's session is cut with its parent's; `fork` makes a session of its own of it"
+                .into(),
+        }),
     }
 }
 

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 
 use super::{Agent, Discovery, unless_irregular};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{
     AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
 };
@@ -110,6 +111,19 @@ impl Agent for Codex {
         Ok(threads.subagents.remove(&session.id).unwrap_or_default())
     }
 
+    fn subagents_of(&self, sessions: &[Arc<Session>]) -> Vec<(usize, Session)> {
+        let Some(first) = sessions.first() else { return Vec::new() };
+        let root = &first.key.root;
+        // One look tells all of them.
+        let Ok(threads) = self.memory(root).lock().threads(root) else { return Vec::new() };
+        let places: HashMap<&str, usize> =
+            sessions.iter().enumerate().map(|(at, session)| (session.id.as_str(), at)).collect();
+        let all = threads.subagents.into_iter();
+        all.filter_map(|(parent, agents)| Some((*places.get(parent.as_str())?, agents)))
+            .flat_map(|(at, agents)| agents.into_iter().map(move |agent| (at, agent)))
+            .collect()
+    }
+
     fn found_again(&self, session: &Session) -> Result<Session> {
         let found = self.memory(&session.key.root).lock().threads(&session.key.root)?.top.sessions;
         let gone = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
@@ -137,7 +151,7 @@ impl Agent for Codex {
         Some(layout::STATE_DB)
     }
 
-    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
-        writer::writer(&session.key.root, &session.id)
+    fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {
+        writer::writer(&session.key.root, &session.id, running)
     }
 }

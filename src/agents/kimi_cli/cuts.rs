@@ -17,6 +17,7 @@ use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
 use super::lenient::{self, Control};
 use super::work_dirs;
 use crate::agents::Agent as _;
+use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
     NewFiles, Part, Piece, Place, Plan, Promise, Refusal, Result, Session, Step, UndoPlan,
@@ -61,12 +62,16 @@ pub(super) fn plan_fork(
     project: Option<&Path>,
 ) -> Result<ForkPlan> {
     history.turn(n)?;
+    if session.subagent.is_some() {
+        let what = "kimi-cli goes on with a sub-agent only within its parent's session, so it cannot be forked by itself; fork the session that it belongs to";
+        return Err(Refusal::CannotCut { what: what.into() });
+    }
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
     // Only the last group can still be running; an open turn that nobody works on was killed.
     if let Some(first) = history.open_end().first().map(|turn| turn.n)
         && keeps > first
-        && KimiCli.writer(session, history).is_some()
+        && KimiCli.writer(session, history, &Running::default()).is_some()
     {
         return Err(Refusal::StillRunning { asked: n, last_finished: first.checked_sub(1) });
     }

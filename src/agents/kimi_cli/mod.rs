@@ -31,6 +31,7 @@ use jiff::Timestamp;
 
 use super::{Agent, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
 
@@ -100,7 +101,7 @@ impl Agent for KimiCli {
         Some(&work_dirs::WorkDirs)
     }
 
-    fn writer(&self, session: &Session, history: &History) -> Option<Writer> {
-        writer::writer(session, history)
+    fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer> {
+        writer::writer(session, history, running)
     }
 }

@@ -8,14 +8,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::time::{Duration, SystemTime};
 
-use crate::host::processes::{self, Process};
+use crate::host::processes::{Process, Running};
 use crate::session::{AgentKind, History, Session, Writer};
 
 /// A last turn without its end counts as running while the files are younger than this.
 const RECENT: Duration = Duration::from_secs(60);
 
-pub(super) fn writer(session: &Session, history: &History) -> Option<Writer> {
-    process(session).or_else(|| open_turn(session, history))
+pub(super) fn writer(session: &Session, history: &History, running: &Running) -> Option<Writer> {
+    process(session, running).or_else(|| open_turn(session, history))
 }
 
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
@@ -41,23 +41,24 @@ fn open_turn(session: &Session, history: &History) -> Option<Writer> {
 }
 
 /// A kimi process that works in the session's directory, or holds one of its files open for writing.
-fn process(session: &Session) -> Option<Writer> {
+fn process(session: &Session, running: &Running) -> Option<Writer> {
     let uid = rustix::process::geteuid();
-    let mut clients = processes::others()
-        .filter(|process| is_kimi(&process.arguments) && (uid.is_root() || process.uid == uid.as_raw()));
+    let all = running.processes().iter();
+    let mut clients =
+        all.filter(|process| is_kimi(&process.arguments) && (uid.is_root() || process.uid == uid.as_raw()));
     clients.find_map(|client| {
-        let evidence = evidence(&client, session)?;
+        let evidence = evidence(client, session, running)?;
         Some(Writer { agent: AgentKind::KimiCli, pid: Some(client.pid), evidence })
     })
 }
 
-fn evidence(client: &Process, session: &Session) -> Option<String> {
+fn evidence(client: &Process, session: &Session, running: &Running) -> Option<String> {
     if let Some(project) = session.project() {
         let named = work_dir_argument(&client.arguments, client.cwd.as_deref());
         if named.is_some_and(|dir| same(&dir, project)) {
             return Some(format!("was started for {}", project.display()));
         }
-        match client.works_in(project) {
+        match running.works_in(client, project) {
             Some(true) => return Some(format!("works in {}", project.display())),
             Some(false) => {}
             None => return Some("may work there: the project's directory does not answer".into()),

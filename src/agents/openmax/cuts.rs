@@ -11,6 +11,7 @@ use super::index::{self, Index};
 use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
 use super::records::Message;
 use crate::agents::Agent as _;
+use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Place, Plan,
     Promise, Refusal, Result, Session, State, Step, TurnDetail, TurnStatus, UndoPlan,
@@ -85,7 +86,10 @@ pub(super) fn plan_fork(
     let turn = history.turn(n)?;
     history.cut_before(n + 1)?;
     let last = n as usize + 1 == history.turns.len();
-    if last && turn.status != TurnStatus::Complete && OpenMax.writer(session, history).is_some() {
+    if last
+        && turn.status != TurnStatus::Complete
+        && OpenMax.writer(session, history, &Running::default()).is_some()
+    {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
     if turn.detail == Some(TurnDetail::OpenCalls) {

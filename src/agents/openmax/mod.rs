@@ -23,6 +23,7 @@ use jiff::Timestamp;
 
 use super::{Agent, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
 
@@ -108,7 +109,7 @@ impl Agent for OpenMax {
         Some(&index::Entries)
     }
 
-    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
-        writer::writer(session)
+    fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {
+        writer::writer(session, running)
     }
 }

@@ -164,7 +164,12 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         fn plan_fork(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::ForkPlan> {
             Toy.plan_fork(s, h, n)
         }
-        fn writer(&self, _: &Session, _: &History) -> Option<crate::session::Writer> {
+        fn writer(
+            &self,
+            _: &Session,
+            _: &History,
+            _: &crate::host::processes::Running,
+        ) -> Option<crate::session::Writer> {
             None
         }
         fn kind(&self) -> crate::session::AgentKind {

@@ -218,7 +218,7 @@ impl Agent for Toy {
         crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n)
     }
 
-    fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
+    fn writer(&self, _: &Session, _: &History, _: &crate::host::processes::Running) -> Option<Writer> {
         None
     }
 
