@@ -265,7 +265,7 @@ impl Catalog {
         let _one_at_a_time = self.looking.lock();
         let previous = self.seen.read().clone();
         let heard = self.watch.heard();
-        let at = Timestamp::now();
+        let at = crate::session::now();
         let mut found = Vec::with_capacity(self.stores.len());
         for (number, (store, before)) in self.stores.iter().zip(&previous.found).enumerate() {
             let unchanged = || {

@@ -221,6 +221,13 @@ impl Catalog {
         self.views.forget(key);
     }
 
+    /// Forgets all histories and looks at every store anew: after a panic nothing in memory is believed.
+    pub fn forget_all(&self) {
+        self.views.forget_all();
+        self.stores.iter().for_each(|store| store.agent.forget());
+        self.seen.read().distrust();
+    }
+
     /// The top-level session whose directory holds `key`'s.
     fn parent_of(&self, key: &SessionKey) -> Option<Arc<Session>> {
         let seen = self.seen.read();

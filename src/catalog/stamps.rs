@@ -20,7 +20,7 @@ pub(super) struct Names {
 
 impl Names {
     pub fn read(key: &SessionKey, ground: &Ground) -> Result<Names> {
-        let listed_at = Timestamp::now();
+        let listed_at = crate::session::now();
         let stamp = Names::stamp(key, ground)?;
         Ok(Names { names: names(key)?, stamp, listed_at })
     }

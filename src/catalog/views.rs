@@ -80,13 +80,16 @@ impl Views {
                 return Ok(view);
             }
         }
-        Err(Refusal::StoreLocked {
-            what: format!("{} is written to all the time; it", key.absolute().display()),
-        })
+        Err(Refusal::Busy { what: key.absolute().display().to_string() })
     }
 
     pub fn forget(&self, key: &SessionKey) {
         self.slots.lock().remove(key);
+    }
+
+    pub fn forget_all(&self) {
+        self.slots.lock().clear();
+        self.growing.lock().clear();
     }
 
     /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
@@ -122,7 +125,7 @@ impl Known {
     /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it, since which
     /// `passes` were not settled.
     fn read(session: Arc<Session>, previous: Option<&View>, passes: &mut Passes) -> Result<Option<Known>> {
-        let read_at = Timestamp::now();
+        let read_at = crate::session::now();
         let mut files = session.files.clone();
         let ground = Ground::at(&session.key.root);
         let before = stamps(&session.key, &ground, &files)?;
@@ -185,7 +188,7 @@ impl Known {
     /// Whether the view is what is on disk now. Equal stamps that prove nothing (too young, untested file
     /// system) are settled by the content's hash.
     fn is_true(&mut self, key: &SessionKey) -> Result<bool> {
-        let now = Timestamp::now();
+        let now = crate::session::now();
         if !self.names.are_true(key, &self.ground)? || !are_true(&self.stamps, key, &self.ground)? {
             return Ok(false);
         }

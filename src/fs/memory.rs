@@ -86,7 +86,7 @@ impl Memory {
         if errors.len() == MOST_ERRORS {
             errors.pop_front();
         }
-        errors.push_back((Timestamp::now(), sentence));
+        errors.push_back((crate::session::now(), sentence));
     }
 
     /// The last errors, oldest first.

@@ -32,7 +32,7 @@ pub enum Refusal {
     )]
     Live { writer: Writer, asked: String },
     /// What `force` does not override.
-    #[error("{writer} has this session open, and nothing may be cut under it; close it, or use `fork`")]
+    #[error("{writer} has this session open; close it first, or use `fork`")]
     Locked { writer: Writer },
     /// Another session goes on from what would be cut off.
     #[error("{by} continues {file} behind this cut, so cutting it would break that session; use `fork`")]
@@ -43,6 +43,9 @@ pub enum Refusal {
     /// The store's own lock, or turnfs's for the session, was not free in time.
     #[error("{what} is locked by another program; try again")]
     StoreLocked { what: String },
+    /// It changed at each attempt to read it.
+    #[error("{what} changes while it is being read; try again in a moment")]
+    Busy { what: String },
     /// Something else is there than what the caller decided on.
     #[error("{what} changed since this was opened; look at the turns again and repeat the command")]
     Changed { what: String },
@@ -55,7 +58,9 @@ pub enum Refusal {
     #[error("{damage}; {} (raw/{} shows it as it is)", .damage.class.remedy(), raw_name(.damage))]
     Damaged { damage: Damage },
     /// A form of a store that is not read.
-    #[error("{what} is not read by this version of turnfs, so its history is neither shown nor changed")]
+    #[error(
+        "{what}: not supported by this version of turnfs; its history is not shown and cannot be changed"
+    )]
     Unsupported { what: String },
     /// What can be read and not be cut; a whole sentence.
     #[error("{what}")]
@@ -66,7 +71,7 @@ pub enum Refusal {
     )]
     Ambiguous { asked: String, options: String },
     /// The client has thrown away what the cut needs.
-    #[error("history needed for this cut is no longer on disk: {what}")]
+    #[error("cannot undo or fork here, because history that it needs is no longer on disk: {what}")]
     Lost { what: String },
     /// A rescue would have no turns, or is not needed; a whole sentence.
     #[error("{why}")]
@@ -86,6 +91,10 @@ pub enum Refusal {
     /// A system call failed; the caller gets its errno.
     #[error("{action} {}: {}", .path.display(), describe(*.errno))]
     Io { action: &'static str, path: PathBuf, errno: Errno },
+    /// Something of turnfs's own that another user may have put there, or that leads elsewhere. `why`: a predicate;
+    /// `cure`: what to do.
+    #[error("{} {why}, so turnfs does not use it; {cure}", .path.display())]
+    NotPrivate { path: PathBuf, why: &'static str, cure: String },
     /// What was read after a cut is not what its plan said. A bug, here or in what is known of the store.
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
@@ -111,7 +120,7 @@ impl Refusal {
             | Refusal::Locked { .. }
             | Refusal::StillRunning { .. }
             | Refusal::Needed { .. } => Errno::BUSY,
-            Refusal::StoreLocked { .. } => Errno::AGAIN,
+            Refusal::StoreLocked { .. } | Refusal::Busy { .. } => Errno::AGAIN,
             Refusal::Changed { .. } | Refusal::MovedOn { .. } => Errno::STALE,
             Refusal::Damaged { .. } => Errno::UCLEAN,
             Refusal::Unsupported { .. } | Refusal::CannotCut { .. } => Errno::OPNOTSUPP,
@@ -121,6 +130,7 @@ impl Refusal {
             Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
             Refusal::NotPermitted => Errno::PERM,
             Refusal::NotFound { .. } => Errno::NOENT,
+            Refusal::NotPrivate { .. } => Errno::ACCESS,
             Refusal::Io { errno, .. } => *errno,
             Refusal::NotAsPromised { .. } | Refusal::NotPutBack { .. } | Refusal::Internal { .. } => {
                 Errno::IO

@@ -1,5 +1,7 @@
 //! Times of records.
 
+use std::time::SystemTime;
+
 use jiff::Timestamp;
 
 /// A Unix time in (fractional) seconds, as some stores write it; `None` if it is out of range.
@@ -8,6 +10,15 @@ pub fn from_unix_seconds(seconds: f64) -> Option<Timestamp> {
         return None;
     }
     Timestamp::from_microsecond((seconds * 1e6).round() as i64).ok()
+}
+
+/// The time of the system's clock; of one that is out of range, the nearest time that is in it.
+pub fn now() -> Timestamp {
+    let now = SystemTime::now();
+    Timestamp::try_from(now).unwrap_or(match now < SystemTime::UNIX_EPOCH {
+        true => Timestamp::MIN,
+        false => Timestamp::MAX,
+    })
 }
 
 /// RFC 3339 in UTC with milliseconds, the form of all machine output.

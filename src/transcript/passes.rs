@@ -70,7 +70,7 @@ impl Passes {
         let before = self.files.remove(file);
         let Some(opened) = store.file(file)? else { return Ok(None) };
         let path = store.path().join(file);
-        let read_at = Timestamp::now();
+        let read_at = crate::session::now();
         let stamp = Stamp::of(&opened).map_err(|error| Refusal::io("cannot look at", &path, error))?;
         let known = before.as_ref().map(|kept| (kept.scanned, kept.same));
         let mut stopped = None;

@@ -42,8 +42,8 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     }
     let point = history.cut_before(n + 1)?;
     let store = open(session)?;
-    let now = Timestamp::now();
-    let id = uuid::Uuid::now_v7().to_string();
+    let now = crate::session::now();
+    let id = new_id(now)?.to_string();
     let file = place(now, &id);
     let first = first_line(&store, current(session)?)?;
     let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
@@ -183,8 +183,8 @@ pub fn plan_undo(
 
 /// A new file of the same thread whose history is the one up to `at`, and the index naming it.
 fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: bool) -> Result<Changes> {
-    let now = Timestamp::now();
-    let name = format!("{}_{}", session.id, uuid::Uuid::now_v7());
+    let now = crate::session::now();
+    let name = format!("{}_{}", session.id, new_id(now)?);
     let file = place(now, &name);
     let first = first_line(store, current)?;
     let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
@@ -369,6 +369,22 @@ fn absolute(row: &Row, session: &Session, file: &Path) -> String {
     let same = |spelled: &PathBuf| *spelled == root || root.canonicalize().is_ok_and(|real| real == *spelled);
     let base = spelled.filter(same).unwrap_or_else(|| root.to_owned());
     base.join(file).to_string_lossy().into_owned()
+}
+
+/// An id as the client makes them, which begins with the time.
+///
+/// # Errors
+/// Before 1970 there are none.
+fn new_id(now: Timestamp) -> Result<uuid::Uuid> {
+    let Ok(seconds) = u64::try_from(now.as_second()) else {
+        let what = format!(
+            "this machine's clock says {}: a Codex id cannot name a time before 1970; set the clock, then repeat",
+            rfc3339(now)
+        );
+        return Err(Refusal::CannotCut { what });
+    };
+    let nanoseconds = now.subsec_nanosecond().unsigned_abs();
+    Ok(uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanoseconds)))
 }
 
 /// Where the client puts a file that it makes now.

@@ -75,7 +75,7 @@ impl Memory {
     /// # Errors
     /// What prevents looking at its files.
     pub fn index(&mut self, store: &StoreDir) -> Result<Arc<Index>> {
-        let read_at = Timestamp::now();
+        let read_at = crate::session::now();
         let stamps = database::stamps(store)?;
         if let Some(known) = self.index.as_mut().filter(|known| known.stamps == stamps) {
             let vouch = stamps.iter().flatten().all(|stamp| stamp.vouches(known.read_at));
@@ -96,7 +96,7 @@ impl Memory {
 
     fn names(&mut self, store: &StoreDir) -> Result<Arc<HashMap<String, String>>> {
         let file = Path::new(NAMES);
-        let read_at = Timestamp::now();
+        let read_at = crate::session::now();
         let Some(stamp) = store.stat(file)? else { return Ok(Arc::default()) };
         if let Some(known) = &self.names
             && known.stamp == stamp

@@ -6,8 +6,6 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::items::Reader;
 use super::layout::Rollout;
 use super::records::{Line, Meta, TurnContext};
@@ -67,7 +65,7 @@ impl Heads {
         {
             return Ok(known.head.clone());
         }
-        let young = !stamp.vouches(Timestamp::now());
+        let young = !stamp.vouches(crate::session::now());
         let head = Arc::new(read(store, &rollout.file)?);
         self.reads += 1;
         self.known.insert(rollout.file.clone(), Known { stamp: *stamp, young, head: head.clone() });

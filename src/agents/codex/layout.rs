@@ -93,7 +93,7 @@ impl Folders {
     /// # Errors
     /// What prevents listing a folder.
     pub fn list(store: &StoreDir) -> Result<Folders> {
-        let mut folders = Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: Timestamp::now() };
+        let mut folders = Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: crate::session::now() };
         folders.collect(store, Path::new(ARCHIVED), 0)?;
         folders.collect(store, Path::new(SESSIONS), 3)?;
         Ok(folders)

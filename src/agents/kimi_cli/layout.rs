@@ -100,7 +100,7 @@ impl Stats {
 
 /// Finds the sessions of the store at `root`.
 pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
-    let at = Timestamp::now();
+    let at = crate::session::now();
     let Some(store) = StoreDir::open(root)? else { return Ok(Discovery::default()) };
     let before = previous.memory.get::<Remembered>();
     let mut look = Look {

@@ -28,6 +28,10 @@ struct Known {
 /// By absolute path: everybody who asks for a parent's sub-agents asks for all of them, again and again.
 static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
 
+pub(super) fn forget() {
+    KNOWN.lock().clear();
+}
+
 #[derive(Deserialize)]
 struct Meta<'a> {
     #[serde(borrow, default)]
@@ -58,7 +62,7 @@ pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
             found.push(Session { place: parent.place.clone(), ..known.session.clone() });
             continue;
         }
-        let at = Timestamp::now();
+        let at = crate::session::now();
         let key_path: Arc<Path> = Arc::from(path.join(name));
         let Some(session) = read(parent, &dir, name, &key_path, &stats)? else { continue };
         let mut known = KNOWN.lock();

@@ -22,7 +22,7 @@ fn open_turn(session: &Session, history: &History) -> Option<Writer> {
     let last = history.open_end().last()?;
     let now = SystemTime::now();
     // Who is at it writes records of this moment. Older ones in files of this moment were left last by an undo.
-    let recent_record = jiff::Timestamp::now().as_second() - RECENT.as_secs() as i64;
+    let recent_record = crate::session::now().as_second() - RECENT.as_secs() as i64;
     if last.last.is_some_and(|written| written.as_second() < recent_record) {
         return None;
     }

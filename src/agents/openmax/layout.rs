@@ -102,7 +102,7 @@ fn remembered(previous: &Discovery) -> Option<&Remembered> {
 /// All sessions of the store at `root`.
 pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let Some(store) = StoreDir::open(root)? else { return Ok(Discovery::default()) };
-    let read_at = Timestamp::now();
+    let read_at = crate::session::now();
     let dir_stat = store.stat(Path::new(SESSIONS))?;
     let mut directories = vec![PathBuf::new()];
     let Some(dir) = store.dir(Path::new(SESSIONS))? else {
