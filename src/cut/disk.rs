@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use super::fault;
+use super::{fault, private};
 use crate::session::{Refusal, Result};
 
 pub(super) use open::{CHUNK, Open};
@@ -29,6 +29,8 @@ const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 pub(super) struct Tree {
     path: PathBuf,
     dir: OwnedFd,
+    /// turnfs's own: what another user may have put there is refused.
+    private: bool,
 }
 
 impl Tree {
@@ -37,12 +39,12 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Refusal::io("opening", path, e.into()))?;
-        Ok(Tree { path: path.to_owned(), dir })
+        Ok(Tree { path: path.to_owned(), dir, private: false })
     }
 
-    /// A directory that is open already.
-    pub fn opened(dir: OwnedFd, path: &Path) -> Tree {
-        Tree { path: path.to_owned(), dir }
+    /// A directory of turnfs's own, which is open already and passed [`private::check_dir`].
+    pub fn private(dir: OwnedFd, path: &Path) -> Tree {
+        Tree { path: path.to_owned(), dir, private: true }
     }
 
     /// Makes the directory itself accessible to its owner only.
@@ -56,8 +58,27 @@ impl Tree {
 
     /// A directory below this one.
     pub fn sub(&self, relative: &Path) -> Result<Tree> {
+        if self.private {
+            return self.private_sub(relative);
+        }
         let dir = self.folder(relative).map_err(|e| self.error("opening", relative, e))?;
-        Ok(Tree { path: self.path.join(relative), dir })
+        Ok(Tree { path: self.path.join(relative), dir, private: false })
+    }
+
+    fn private_sub(&self, relative: &Path) -> Result<Tree> {
+        let dir = self.folder(Path::new("")).map_err(|e| self.error("opening", relative, e))?;
+        let mut tree = Tree { path: self.path.clone(), dir, private: true };
+        for name in relative.components() {
+            let path = tree.path.join(name);
+            let dir = tree.folder(Path::new(&name)).map_err(|error| match Errno::from_io_error(&error) {
+                Some(errno) => private::opening(&path, errno, true),
+                None => Refusal::io("opening", &path, error),
+            })?;
+            let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &path, e.into()))?;
+            private::check_dir(&facts, &path)?;
+            tree = Tree { path, dir, private: true };
+        }
+        Ok(tree)
     }
 
     pub fn path(&self) -> &Path {
@@ -127,6 +148,9 @@ impl Tree {
             Ok(fd) => {
                 let stat =
                     rustix::fs::fstat(&fd).map_err(|e| self.error("looking at", relative, e.into()))?;
+                if self.private {
+                    private::check_file(&stat, &self.path.join(relative), access == OFlags::RDWR)?;
+                }
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     let what = format!("{} is not a regular file", self.path.join(relative).display());
                     return Err(Refusal::CannotCut { what });

@@ -11,8 +11,8 @@
 //!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
 //! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
-//!   (what undos removed; `prune` deletes it) and `adopted`. `disk` has every operation on files; `fault`
-//!   makes it fail in tests.
+//!   (what undos removed; `prune` deletes it) and `adopted`; `private` refuses what somebody else may have put
+//!   there. `disk` has every operation on files; `fault` makes it fail in tests.
 
 mod adopted;
 mod apply;
@@ -24,6 +24,7 @@ mod fault;
 mod fork;
 mod journal;
 mod lease;
+mod private;
 mod prune;
 mod recover;
 mod resolve;
@@ -36,6 +37,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use private::PrivateDir;
 pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
