@@ -57,7 +57,7 @@ pub struct StoreArgs {
     /// Look for this agent's sessions in DIR instead of its usual place; repeatable, also for one agent
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
-    /// Only these agents, separated by commas [known: kimi-cli, codex, openmax]
+    /// Limit to these agents (comma-separated) [known: kimi-cli, codex, openmax]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     agents: Vec<AgentKind>,
 }
@@ -132,7 +132,7 @@ impl FromStr for Number {
         match text.trim() {
             "last" => Ok(Number::Last),
             digits if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().map(Number::This).map_err(|_| "there are no such numbers".into())
+                digits.parse().map(Number::This).map_err(|_| "number too large".into())
             }
             _ => Err("write a number, or `last`".into()),
         }
@@ -141,8 +141,8 @@ impl FromStr for Number {
 
 /// Show all sessions as directories
 ///
-/// Returns when the mount answers; the daemon goes on in the background. Already mounted there: says so,
-/// and that is fine.
+/// Returns when the mount answers; the daemon goes on in the background. If turnfs is already mounted there with
+/// the same options, prints a notice and exits 0; with other options, says which ones and exits 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -162,23 +162,24 @@ pub struct MountArgs {
     /// Refuse every undo, redo and fork through this mount
     #[arg(long)]
     pub read_only: bool,
-    /// Let root look into the mount too; fuse.conf must have `user_allow_other`
-    #[arg(long)]
-    pub allow_other: bool,
+    /// Let root access the mount too (needs `user_allow_other` in /etc/fuse.conf)
+    #[arg(long, alias = "allow-other")]
+    pub allow_root: bool,
     /// List prompts/, records/, raw/ and context.md too (they can always be reached by name)
     #[arg(long)]
     pub show_all: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
-    /// Say on standard output how the start went (for the background start)
+    /// Report the start-up result on stdout (for the background start)
     #[arg(long, hide = true)]
     pub report: bool,
 }
 
-/// Take a mount away, also a dead one ("Transport endpoint is not connected")
+/// Unmount a turnfs mount, including a dead one ("Transport endpoint is not connected")
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  turnfs umount ~/turns")]
 pub struct UmountArgs {
+    /// The directory where turnfs is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
 }
@@ -249,7 +250,7 @@ pub struct UndoArgs {
     /// With --dry-run: {n, keeps, drops, boundary, files}
     #[arg(long, requires = "dry_run")]
     pub json: bool,
-    /// Cut although an agent may have the session open
+    /// Proceed even if an agent may have the session open
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -265,7 +266,7 @@ pub struct RedoArgs {
     /// The undo's number, or `last`
     #[arg(value_name = "K", default_value = "last")]
     pub number: Number,
-    /// Although an agent may have the session open
+    /// Proceed even if an agent may have the session open
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -300,7 +301,7 @@ Examples:
   turnfs adopt ~/old/app ~/new/app                       all sessions; prints the new ids
   turnfs adopt ~/old/app ~/new/app --session 1234abcd    only this one
 
-Refused: NEW_DIR is no directory or belongs to somebody else; OLD_DIR still is a directory (--force).")]
+Refused if NEW_DIR is not a directory or belongs to another user, and if OLD_DIR still is a directory (--force).")]
 pub struct AdoptArgs {
     /// The project's path as its sessions record it; it need not exist any more
     #[arg(value_name = "OLD_DIR", value_hint = ValueHint::DirPath)]
@@ -308,13 +309,13 @@ pub struct AdoptArgs {
     /// Where the project is now
     #[arg(value_name = "NEW_DIR", value_hint = ValueHint::DirPath)]
     pub new: PathBuf,
-    /// Only this session of OLD_DIR; repeatable
-    #[arg(long = "session", value_name = "SESSION", help = SESSION_HELP)]
+    /// Copy only this session of OLD_DIR; repeatable. It is named by id, directory name or path, as in `turnfs show`
+    #[arg(long = "session", value_name = "SESSION")]
     pub sessions: Vec<String>,
     /// Change nothing; show what would be copied
     #[arg(long)]
     pub dry_run: bool,
-    /// Although OLD_DIR still is a directory
+    /// Copy even if OLD_DIR still exists
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -326,13 +327,14 @@ pub struct AdoptArgs {
 #[command(after_help = "\
 Examples:
   turnfs check               the project in the working directory
+  turnfs check 1234abcd      one session
   turnfs check --all --json  everything, for programs
 
 Exit codes: 0 clean, 1 damage found, 2 could not run.")]
 pub struct CheckArgs {
-    /// The project's directory [default: here]
-    #[arg(value_hint = ValueHint::DirPath, conflicts_with = "all")]
-    pub dir: Option<PathBuf>,
+    /// The project's directory [default: here], or a session: id, directory name or path inside a mount
+    #[arg(value_name = "DIR|SESSION", value_hint = ValueHint::DirPath, conflicts_with = "all")]
+    pub what: Option<PathBuf>,
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,
@@ -361,8 +363,8 @@ pub struct RescueArgs {
 
 /// Delete what old undos removed, so that it can no longer be read or redone
 ///
-/// Also what undos of sessions removed that their agent has deleted since (not: archived), whatever its age.
-/// Nothing else ever deletes it.
+/// Also delete, at any age, backups of sessions that their agent has since deleted. Archived sessions are kept.
+/// Nothing else deletes these backups.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -400,7 +402,7 @@ impl FromStr for Age {
     }
 }
 
-/// Say what is wrong on this machine, and the command that mends it
+/// Check this machine's setup and print a fix for each problem
 ///
 /// Exit code 0 if a mount is possible, else 1.
 #[derive(Debug, Args)]

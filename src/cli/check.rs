@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::exit::{Exit, Failure};
-use super::{output, selection, stores};
-use crate::catalog::Catalog;
+use super::selection::Chosen;
+use super::{output, selection, session_arg, stores};
+use crate::catalog::{Catalog, Listing};
 use crate::session::{Damage, Refusal, Session, State};
 
 /// Something that is not ok, as programs see it. Without an id: a file that sessions share.
@@ -37,7 +38,12 @@ impl Finding {
 pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let listing = catalog.listing()?;
-    let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
+    let chosen = choose(&catalog, &listing, args)?;
+    // Whose sessions the files of a store that are damaged hold cannot be told.
+    if chosen.is_empty() && !args.all && listing.problems.is_empty() {
+        let dir = output::path(&selection::as_given(args.what.as_deref())?);
+        return Err(Failure::NothingToCheck { dir });
+    }
     let progress = Progress::over(chosen.len());
     let mut report = Report::new(out, args.json);
     for (agent, damage) in &listing.problems {
@@ -59,8 +65,21 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     progress.end();
     let (damaged, remarks) = report.end()?;
-    output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
+    let read = output::counted(sessions as usize, "session");
+    output::complain(&format!("{read} read, {damaged} damages, {remarks} other remarks"));
     Ok(if damaged > 0 { Exit::Damage } else { Exit::Done })
+}
+
+/// The sessions of a project, a session, or all.
+fn choose(catalog: &Catalog, listing: &Listing, args: &CheckArgs) -> Result<Vec<Chosen>, Failure> {
+    let of_project = selection::choose(listing, args.what.as_deref(), args.all)?;
+    let Some(what) = args.what.as_deref().filter(|_| of_project.is_empty()) else { return Ok(of_project) };
+    match session_arg::find(catalog, &what.to_string_lossy()) {
+        Ok(meant) => Ok(vec![(meant.project, meant.listed)]),
+        // A directory that is there, or that somebody takes for one.
+        Err(_) if what.is_dir() || what.has_root() => Ok(Vec::new()),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The findings, written as they come: their number has no bound.

@@ -9,13 +9,15 @@ use rustix::fs::Access;
 
 use super::args::DoctorArgs;
 use super::exit::{Exit, Failure};
-use super::mount::default_mount_point;
+use super::mount::{default_mount_point, in_work_tree};
 use super::output;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, StoreOptions};
 use crate::cut::{self, Leftover, StateDir};
-use crate::daemon::{self, Answer};
-use crate::host::{Environment, mountinfo};
+use crate::daemon::{self, Answer, Running};
+use crate::host::mountinfo::MountEntry;
+use crate::host::{Environment, mountinfo, work_tree};
 use crate::render;
+use crate::session::Refusal;
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut findings = vec![device(), helper(), fuse_conf()];
     findings.extend(stores(&Catalog::new(&env, &args.stores.options())));
     findings.extend(state(&env));
-    findings.extend(mounts());
+    findings.extend(mounts(&env));
     findings.push(mount_point(&env));
     for finding in &findings {
         let word = match finding.health {
@@ -109,8 +111,8 @@ fn helper() -> Finding {
 
 fn fuse_conf() -> Finding {
     match daemon::fuse_conf_allows_other() {
-        true => ok("/etc/fuse.conf allows --allow-other"),
-        false => ok("/etc/fuse.conf does not allow --allow-other (only needed to let root look in)"),
+        true => ok("/etc/fuse.conf allows --allow-root"),
+        false => ok("/etc/fuse.conf does not allow --allow-root (only needed to let root look in)"),
     }
 }
 
@@ -174,6 +176,10 @@ fn state(env: &Environment) -> Vec<Finding> {
         }];
     match cut::leftovers(&state) {
         Ok(leftovers) => findings.extend(leftovers.into_iter().map(leftover)),
+        // The sentence says what to do.
+        Err(refusal @ Refusal::NotPrivate { .. }) => {
+            findings.push(fail(refusal.to_string(), format!("ls -ld {} {0}/*", dir.display())));
+        }
         Err(refusal) => findings.push(warn(refusal.to_string(), format!("ls -lR {}", dir.display()))),
     }
     findings
@@ -191,20 +197,78 @@ fn leftover(leftover: Leftover) -> Finding {
     }
 }
 
-fn mounts() -> Vec<Finding> {
+fn mounts(env: &Environment) -> Vec<Finding> {
     let mounts = mountinfo::read().unwrap_or_default();
-    let ours = mounts.iter().filter(|mount| mount.is_turnfs());
-    let look = |mount: &mountinfo::MountEntry| {
+    let ours: Vec<&MountEntry> = mounts.iter().filter(|mount| mount.is_turnfs()).collect();
+    let mut findings = Vec::new();
+    for mount in &ours {
         let path = output::path(&mount.mount_point);
         let cure = format!("turnfs umount {path}");
-        match daemon::ask(&mount.mount_point) {
-            Answer::Alive => ok(format!("mounted at {path}")),
-            Answer::Dead => warn(format!("dead mount at {path}: its daemon has gone"), cure),
-            Answer::Silent => warn(format!("the mount at {path} does not answer"), cure),
-            Answer::NotForUs => ok(format!("another user's mount at {path}")),
+        let user = rustix::process::geteuid().as_raw();
+        let answer = match mount.user.is_none_or(|owner| owner == user) {
+            true => daemon::ask(&mount.mount_point),
+            false => Answer::NotForUs,
+        };
+        match answer {
+            Answer::Alive => findings.extend(alive(env, &mount.mount_point)),
+            Answer::Dead => findings.push(warn(format!("dead mount at {path}: its daemon has gone"), cure)),
+            Answer::Silent => findings.push(warn(format!("the mount at {path} does not answer"), cure)),
+            Answer::NotForUs => findings.push(ok(format!("another user's mount at {path}"))),
         }
+    }
+    findings.extend(mounts.iter().filter_map(|mount| overlay(mount, &ours)));
+    findings
+}
+
+/// A mount that answers: what it shows, and whether that is what this environment expects.
+fn alive(env: &Environment, mount: &Path) -> Vec<Finding> {
+    let path = output::path(mount);
+    let Some(running) = Running::ask(mount) else {
+        return vec![ok(format!("mounted at {path}, by another version of turnfs"))];
     };
-    ours.map(look).collect()
+    let stores: Vec<String> = running
+        .stores
+        .iter()
+        .map(|store| format!("{} {}", store.agent, store.root.path().display()))
+        .collect();
+    let project =
+        running.project.as_ref().map(|project| format!(", the project {} only", project.path().display()));
+    let read_only = if running.read_only { ", read-only" } else { "" };
+    let shows = format!("{}{}{read_only}", stores.join(", "), project.unwrap_or_default());
+    let mut findings = vec![ok(format!("mounted at {path}: {shows}"))];
+    let options = StoreOptions::default();
+    let here = daemon::running::stores(&Catalog::new(env, &options), &options);
+    let again = format!("turnfs umount {path} && turnfs mount {path}   (shows what this environment names)");
+    for difference in running.store_differences(&here) {
+        if !difference.on_purpose {
+            let what =
+                format!("the mount at {path} does not show what this environment names: {}", difference.what);
+            findings.push(warn(what, again.clone()));
+        }
+    }
+    if let Some(tree) = work_tree::around(mount) {
+        findings.push(warn(in_work_tree(mount, &tree), tree.exclude));
+    }
+    findings
+}
+
+/// An overlay copies a control file before it writes into the copy, and turnfs never hears of it. Newer kernels refuse
+/// to make one.
+fn overlay(mount: &MountEntry, ours: &[&MountEntry]) -> Option<Finding> {
+    let lower = mount.lower.as_ref()?.to_string_lossy();
+    let is_below = |turnfs: &&&MountEntry| {
+        lower.split(':').any(|layer| Path::new(layer).starts_with(&turnfs.mount_point))
+    };
+    let turnfs = output::path(&ours.iter().find(is_below)?.mount_point);
+    let path = output::path(&mount.mount_point);
+    Some(warn(
+        format!(
+            "the overlay at {path} lies over the turnfs mount {turnfs}: what is written to undo, redo or fork there changes a copy and nothing else"
+        ),
+        format!(
+            "use {turnfs} itself, read-only: `mount --bind -o ro`; in podman `-v {turnfs}:DIR:ro` without `:O`"
+        ),
+    ))
 }
 
 fn mount_point(env: &Environment) -> Finding {

@@ -48,6 +48,12 @@ pub enum Failure {
         "--project {dir}: there is no such directory, and no session was recorded for it; `turnfs ls --all` lists the projects that have sessions"
     )]
     NoSuchProject { dir: String },
+    #[error("unknown command {name:?}; `turnfs help` lists them")]
+    UnknownCommand { name: String },
+    #[error(
+        "no sessions belong to {dir}; `turnfs check --all` checks every session, `turnfs check SESSION` a single one"
+    )]
+    NothingToCheck { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]
     NoWorkingDirectory(io::Error),
     #[error("{path} is in no turnfs mount; name a session by its id or directory name")]

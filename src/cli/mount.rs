@@ -2,15 +2,16 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::args::MountArgs;
 use super::exit::{Exit, Failure};
-use super::selection;
+use super::{output, selection};
 use crate::catalog::Catalog;
 use crate::cut::StateDir;
 use crate::daemon::background::{self, Started};
 use crate::daemon::{self, Report, Request};
+use crate::host::work_tree::{self, WorkTree};
 use crate::host::{self, Environment};
 
 pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -29,6 +30,7 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         return served.map(|()| Exit::Done);
     }
     if args.foreground {
+        mention_work_tree(&mountpoint);
         daemon::serve(&env, request(args, mountpoint)?, &mut Report::Foreground)?;
         return Ok(Exit::Done);
     }
@@ -39,7 +41,26 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         }
         Started::AlreadyMounted { mountpoint } => writeln!(out, "already mounted at {mountpoint}")?,
     }
+    mention_work_tree(&mountpoint);
     Ok(Exit::Done)
+}
+
+/// What is shown is not the repository's.
+fn mention_work_tree(mountpoint: &Path) {
+    let tree = daemon::resolve(mountpoint).ok().and_then(|path| Some((work_tree::around(&path)?, path)));
+    if let Some((tree, path)) = tree {
+        output::complain(&in_work_tree(&path, &tree));
+        output::complain(&format!("to keep git out of it altogether: {}", tree.exclude));
+    }
+}
+
+/// What a mount in a git work tree means.
+pub fn in_work_tree(mountpoint: &Path, tree: &WorkTree) -> String {
+    format!(
+        "{} lies in the git work tree {}: git ignores what is shown there, but `git add -f`, `git stash -a` and `git clean -x` do not",
+        mountpoint.display(),
+        tree.top.display()
+    )
 }
 
 /// Refuses a project that is neither a directory nor recorded by any session: the mount would stay empty
@@ -63,12 +84,12 @@ fn request(args: &MountArgs, mountpoint: PathBuf) -> Result<Request, Failure> {
         project,
         stores: args.stores.options(),
         read_only: args.read_only,
-        allow_other: args.allow_other,
+        allow_root: args.allow_root,
         show_all: args.show_all,
     })
 }
 
-/// What we were called with, and the wish to be told how it went.
+/// What we were called with, and whether to report the start-up result.
 fn daemon_args() -> Vec<OsString> {
     // The command's name comes first: no option stands before it.
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -1,6 +1,5 @@
 //! What reaches the terminal: text made safe, JSON, tables, numbers and ages in words.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
@@ -22,27 +21,8 @@ pub fn complain(sentence: &str) {
 /// When standard output cannot be written.
 pub fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)?;
-    writeln!(out, "{}", escaped(&text))?;
+    writeln!(out, "{}", render::json(&text))?;
     Ok(())
-}
-
-/// In JSON text such characters can only stand in strings (newlines between tokens stay).
-fn escaped(json: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| c != '\n' && matches!(render::one_line(c.encode_utf8(&mut [0; 4])), Cow::Owned(_));
-    if !json.contains(obeyed) {
-        return json.into();
-    }
-    let mut safe = String::with_capacity(json.len() + 16);
-    for c in json.chars() {
-        if obeyed(c) {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                let _ = write!(safe, "\\u{unit:04x}");
-            }
-        } else {
-            safe.push(c);
-        }
-    }
-    safe.into()
 }
 
 /// A path in one safe line.

@@ -11,6 +11,8 @@ use super::{output, session_arg, show, stores};
 use crate::agents;
 use crate::catalog::View;
 use crate::cut;
+use crate::host::work_tree::shell_word;
+use crate::render;
 use crate::session::{CutPoint, Session};
 
 /// What an undo would do, as programs see it.
@@ -54,10 +56,11 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     writeln!(
         out,
         "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
-        session.id, done.number
+        render::one_line(&shell_word(session.id.as_ref())),
+        done.number
     )?;
     if done.keeps > n {
-        writeln!(out, "{}", view.history.what_stays(n))?;
+        writeln!(out, "{}", render::one_line(&view.history.what_stays(n)))?;
     }
     Ok(Exit::Done)
 }
@@ -101,7 +104,7 @@ fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(
             out,
             "  {}",
-            crate::render::one_line(&format!("{file}: keeps {lines} lines, {bytes} bytes{source}"))
+            render::one_line(&format!("{file}: keeps {lines} lines, {bytes} bytes{source}"))
         )?;
     }
     Ok(())

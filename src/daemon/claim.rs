@@ -3,41 +3,42 @@
 //! The lock also tells `turnfs umount` when the daemon has really gone. It is the kernel's (flock), so it
 //! is free again however the daemon ends.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::failure::Failure;
+use crate::cut::{PrivateDir, StateDir};
+use crate::session::{Errno, Refusal};
+
+const MOUNTS: &str = "mounts";
 
 /// The right to be the daemon of a mount point, until dropped.
 #[derive(Debug)]
 pub struct Claim {
     file: File,
-    path: PathBuf,
+    mounts: Arc<PrivateDir>,
+    name: String,
 }
 
 impl Claim {
-    /// Claims `mount_point` (resolved); `None` when another daemon has it. `state` is turnfs's state
-    /// directory; it is made if it is missing.
+    /// Claims `mount_point` (resolved); `None` when another daemon has it. `mounts`: [`of_mounts`].
     ///
     /// # Errors
-    /// When the state directory cannot be written.
-    pub fn take(state: &Path, mount_point: &Path) -> Result<Option<Claim>, Failure> {
-        let path = lock_file(state, mount_point);
-        let dir = path.parent().unwrap_or(state);
-        let failed = |error| Failure::io("cannot write", &path, error);
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    /// When the lock cannot be written, or is not this user's own.
+    pub fn take(mounts: &Arc<PrivateDir>, mount_point: &Path) -> Result<Option<Claim>, Failure> {
+        let name = lock_name(mount_point);
+        let failed = |error| Failure::io("cannot write", &mounts.path().join(&name), error);
         loop {
-            let file = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .mode(0o600)
-                .open(&path)
-                .map_err(failed)?;
+            let file = match mounts.write(&name, false) {
+                // Its last owner removed it between two of our steps.
+                Err(Refusal::Io { errno: Errno::NOENT, .. }) => continue,
+                other => other?,
+            };
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
@@ -48,8 +49,8 @@ impl Claim {
             if file.metadata().map_err(failed)?.nlink() == 0 {
                 continue;
             }
-            let claim = Claim { file, path };
-            claim.sign(mount_point).map_err(|error| Failure::io("cannot write", &claim.path, error))?;
+            let claim = Claim { file, mounts: mounts.clone(), name: name.clone() };
+            claim.sign(mount_point).map_err(failed)?;
             return Ok(Some(claim));
         }
     }
@@ -63,15 +64,15 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.mounts.remove(&self.name);
     }
 }
 
 /// Waits until no daemon has `mount_point`; whether that came true within `limit`.
-pub fn wait_until_free(state: &Path, mount_point: &Path, limit: Duration) -> bool {
+pub fn wait_until_free(mounts: &PrivateDir, mount_point: &Path, limit: Duration) -> bool {
     let start = Instant::now();
     loop {
-        let Ok(file) = File::open(lock_file(state, mount_point)) else { return true };
+        let Ok(Some(file)) = mounts.read(&lock_name(mount_point)) else { return true };
         if file.try_lock_shared().is_ok() {
             return true;
         }
@@ -82,9 +83,30 @@ pub fn wait_until_free(state: &Path, mount_point: &Path, limit: Duration) -> boo
     }
 }
 
-fn lock_file(state: &Path, mount_point: &Path) -> PathBuf {
-    let name = xxhash_rust::xxh3::xxh3_64(mount_point.as_os_str().as_bytes());
-    state.join("mounts").join(format!("{name:016x}.lock"))
+/// Where the locks and notes of mount points are, in the state directory; made if it is missing.
+///
+/// # Errors
+/// When it, or the state directory, is not this user's own or cannot be made.
+pub fn of_mounts(state: &StateDir) -> Result<Arc<PrivateDir>, Failure> {
+    Ok(Arc::new(state.private_or_made()?.below_or_made(MOUNTS)?))
+}
+
+/// As [`of_mounts`], without making anything; `None` where no daemon ever was.
+///
+/// # Errors
+/// As [`of_mounts`].
+pub fn existing_mounts(state: &StateDir) -> Result<Option<PrivateDir>, Failure> {
+    let Some(state) = state.private()? else { return Ok(None) };
+    Ok(state.below(MOUNTS)?)
+}
+
+/// The name of a mount point's files there, without what follows the dot.
+pub(super) fn stem(mount_point: &Path) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(mount_point.as_os_str().as_bytes()))
+}
+
+fn lock_name(mount_point: &Path) -> String {
+    format!("{}.lock", stem(mount_point))
 }
 
 #[cfg(test)]
@@ -96,7 +118,7 @@ mod tests {
     #[test]
     fn a_mount_point_has_one_daemon_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let state = dir.path().join("deep/state");
+        let state = of_mounts(&StateDir::at(&dir.path().join("deep/state"))).unwrap();
         let (here, there) = (Path::new("/mnt/a"), Path::new("/mnt/b"));
         assert!(wait_until_free(&state, here, Duration::ZERO));
         let claim = Claim::take(&state, here).unwrap().expect("free");

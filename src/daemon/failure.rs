@@ -30,7 +30,7 @@ pub enum Failure {
     Claimed { path: PathBuf },
     #[error("{} is not mounted", .path.display())]
     NotMounted { path: PathBuf },
-    #[error("{} is no turnfs mount but {fs_type}; turnfs leaves it alone", .path.display())]
+    #[error("{} is a {fs_type} mount, not turnfs; not touching it", .path.display())]
     NotOurs { path: PathBuf, fs_type: String },
     #[error(
         "/dev/fuse is not there; load the module with `modprobe fuse` (in a container: start it with `--device /dev/fuse --cap-add SYS_ADMIN`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount"
@@ -44,8 +44,13 @@ pub enum Failure {
         "fusermount3 is not installed; it is in the package fuse3 (`sudo apt install fuse3`). `turnfs ls`, `show`, `undo`, `redo` and `fork` work without a mount"
     )]
     NoFusermount,
-    #[error("--allow-other needs the line `user_allow_other` in /etc/fuse.conf")]
-    AllowOther,
+    #[error("--allow-root needs the line `user_allow_other` in /etc/fuse.conf")]
+    AllowRoot,
+    /// `differences`: clauses whose subject is the mount.
+    #[error(
+        "already mounted at {}, but with other options: {differences}; to change that, run `turnfs umount {}` first", .path.display(), .path.display()
+    )]
+    OtherOptions { path: PathBuf, differences: String },
     #[error("no store to show: HOME is not set; set it, or name a store with --store AGENT=DIR")]
     NoStore,
     #[error("cannot mount at {}: {why}", .path.display())]

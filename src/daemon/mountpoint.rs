@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::detach::{self, Detached};
 use super::failure::Failure;
+use super::made::Notes;
 use crate::host::mountinfo::{self, MountEntry};
 
 /// How long a mount may take to answer before it counts as silent.
@@ -19,12 +20,13 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Symbolic links followed in the last component before we give up.
 const LINKS: u32 = 16;
 
-/// An empty directory, not in a store, with nothing mounted on it. If we made it, it goes when this is
-/// dropped (which fails harmlessly while something is mounted there or lies in it).
+/// An empty directory, not in a store, with nothing mounted on it. If turnfs made it (this daemon, or an earlier
+/// one that was killed), it goes when this is dropped (which fails harmlessly while something is mounted there
+/// or lies in it).
 #[derive(Debug)]
 pub struct MountPoint {
     path: PathBuf,
-    made: bool,
+    made: Option<Notes>,
 }
 
 /// What stands at a place where we are asked to mount.
@@ -49,11 +51,12 @@ pub enum Answer {
 
 impl MountPoint {
     /// Checks (and if missing makes) the directory at `path`, which [`resolve`] gave. `stores` are the
-    /// places that must not be hidden and must not be mounted in. A dead mount of ours is cleared.
+    /// places that must not be hidden and must not be mounted in. A dead mount of ours is cleared. `notes` tell
+    /// what earlier daemons made.
     ///
     /// # Errors
     /// Why nothing can be mounted there. Nothing was made then.
-    pub fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
+    pub fn prepare(path: &Path, stores: &[PathBuf], notes: &Notes) -> Result<Spot, Failure> {
         let mounts = mountinfo::read()
             .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
         if let Some(top) = mountinfo::top_at(&mounts, path) {
@@ -77,7 +80,12 @@ impl MountPoint {
                 }
             }
         }
-        Ok(Spot::Free(MountPoint { path: path.into(), made: make_or_check(path)? }))
+        let made = make_or_check(path)?;
+        if made {
+            notes.put(path);
+        }
+        let made = (made || notes.has(path)).then(|| notes.clone());
+        Ok(Spot::Free(MountPoint { path: path.into(), made }))
     }
 
     pub fn path(&self) -> &Path {
@@ -87,9 +95,10 @@ impl MountPoint {
 
 impl Drop for MountPoint {
     fn drop(&mut self) {
-        if self.made {
+        if let Some(notes) = &self.made {
             // Not empty or still busy: then it is not ours to remove.
             let _ = std::fs::remove_dir(&self.path);
+            notes.remove(&self.path);
         }
     }
 }
@@ -118,7 +127,9 @@ fn state_of(mount: &MountEntry) -> Result<Answer, Failure> {
     if !mount.is_turnfs() {
         return Err(Failure::Foreign { path, fs_type: mount.fs_type.clone() });
     }
-    match ask(&path) {
+    // With --allow-root, another user's mount answers root, too.
+    let ours = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
+    match if ours { ask(&path) } else { Answer::NotForUs } {
         answer @ (Answer::Alive | Answer::Dead) => Ok(answer),
         Answer::NotForUs => Err(Failure::OtherUser { path, user: mount.user.unwrap_or_default() }),
         Answer::Silent => Err(Failure::Silent { path }),
@@ -186,8 +197,14 @@ mod tests {
         (dir, path)
     }
 
+    fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
+        let state = tempfile::tempdir().unwrap();
+        let mounts = super::super::claim::of_mounts(&crate::cut::StateDir::at(state.path())).unwrap();
+        MountPoint::prepare(path, stores, &Notes::in_dir(mounts))
+    }
+
     fn refusal(path: &Path, stores: &[PathBuf]) -> String {
-        MountPoint::prepare(path, stores).unwrap_err().to_string()
+        prepare(path, stores).unwrap_err().to_string()
     }
 
     #[test]
@@ -205,10 +222,10 @@ mod tests {
         assert!(refusal(&base, &[]).contains("is not empty"));
         assert!(refusal(&base.join("file/x"), &[]).contains("cannot look at"));
         assert!(refusal(Path::new("/proc"), &[]).contains("another file system (proc)"));
-        assert!(matches!(MountPoint::prepare(&base.join("empty"), &stores).unwrap(), Spot::Free(_)));
+        assert!(matches!(prepare(&base.join("empty"), &stores).unwrap(), Spot::Free(_)));
         assert!(base.join("empty").exists(), "a directory that was there stays");
         // A name that only begins like the store's is outside.
-        assert!(matches!(MountPoint::prepare(&base.join("store2"), &stores).unwrap(), Spot::Free(_)));
+        assert!(matches!(prepare(&base.join("store2"), &stores).unwrap(), Spot::Free(_)));
     }
 
     #[test]
@@ -224,7 +241,7 @@ mod tests {
     fn a_missing_directory_is_made_for_the_owner_only_and_removed_again() {
         let (_guard, base) = directory();
         let path = base.join("mnt");
-        let Spot::Free(spot) = MountPoint::prepare(&path, &[]).unwrap() else { panic!("nothing is mounted") };
+        let Spot::Free(spot) = prepare(&path, &[]).unwrap() else { panic!("nothing is mounted") };
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
         drop(spot);
         assert!(!path.exists());

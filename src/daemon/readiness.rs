@@ -1,17 +1,15 @@
 //! Telling whoever started the daemon how it went: a terminal, `turnfs mount` behind a pipe, systemd.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::failure::Failure;
-
-/// A log larger than this is put aside at the next start, bytes.
-const LARGEST_LOG: u64 = 1 << 20;
+use super::log_file;
+use crate::cut::StateDir;
 
 /// To whom a daemon reports.
 #[derive(Debug)]
@@ -27,17 +25,11 @@ pub(super) const READY: &str = "ready";
 pub(super) const ALREADY: &str = "already";
 pub(super) const FAILED: &str = "failed";
 
-/// Where a background daemon logs.
-pub fn log_file(state: &Path) -> PathBuf {
-    state.join("turnfs.log")
-}
-
 impl Report {
     /// From here on messages go to the log.
-    pub(super) fn start_log(&self, state: &Path) -> Result<(), Failure> {
+    pub(super) fn start_log(&self, state: &StateDir) -> Result<(), Failure> {
         if let Report::Starter = self {
-            let path = log_file(state);
-            open_log(&path).map_err(|error| Failure::io("cannot write", &path, error))?;
+            log_file::begin(state.private_or_made()?)?;
         }
         Ok(())
     }
@@ -73,15 +65,6 @@ impl Report {
             }
         }
     }
-}
-
-fn open_log(path: &Path) -> io::Result<()> {
-    if path.metadata().is_ok_and(|meta| meta.len() > LARGEST_LOG) {
-        std::fs::rename(path, path.with_extension("log.old"))?;
-    }
-    let log: File = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    rustix::stdio::dup2_stderr(log)?;
-    Ok(())
 }
 
 /// Tells systemd, if it started us (`Type=notify`; the protocol is sd_notify(3)).

@@ -64,6 +64,8 @@ pub struct Options {
     pub read_only: bool,
     /// List `prompts/`, `records/`, `raw/` and `context.md` too.
     pub show_all: bool,
+    /// What `.turnfs/options.json` says.
+    pub running: String,
     /// Where the mount is; nothing below it is ever looked at through the host.
     pub mountpoint: PathBuf,
 }
@@ -130,7 +132,7 @@ impl Fs {
             handles: Handles::default(),
             memory: memory::Memory::default(),
             texts: texts::Texts::new(),
-            started: Timestamp::now(),
+            started: crate::session::now(),
             summary_size: AtomicU64::new(0),
             notices_waiting: Arc::default(),
             commands: RwLock::new(()),
@@ -148,6 +150,12 @@ impl Fs {
     /// Remembers what went wrong in a request, for `.turnfs/status`.
     pub fn note_error(&self, op: Op, refusal: &Refusal) {
         self.memory.note_error(format!("{}: {refusal}", op.name()));
+    }
+
+    /// Forgets what is remembered of the stores: a panic in a request may have left it half written.
+    pub fn forget_all(&self) {
+        self.catalog.forget_all();
+        self.texts.forget();
     }
 
     /// What every request that would change something is answered.
@@ -461,6 +469,9 @@ impl Fs {
         let text = match dot {
             Dot::Version => text::version(),
             Dot::Readme => text::README.to_owned(),
+            Dot::Options => self.options.running.clone(),
+            Dot::GitIgnore => text::GITIGNORE.to_owned(),
+            Dot::Ignore => text::IGNORE.to_owned(),
             Dot::Metrics => metrics::text(self),
             Dot::Status => return self.summary_size.load(Ordering::Relaxed),
             Dot::Dir | Dot::Unplaced => return 0,

@@ -26,7 +26,7 @@ const THREADS: usize = 4;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MountOptions {
     /// Root may look too (fuse.conf must allow it); other users are refused as the modes say.
-    pub allow_other: bool,
+    pub allow_root: bool,
     pub read_only: bool,
 }
 
@@ -57,7 +57,7 @@ fn config(options: MountOptions) -> Config {
         MountOption::NoExec,
         if options.read_only { MountOption::RO } else { MountOption::RW },
     ];
-    config.acl = if options.allow_other { SessionACL::RootAndOwner } else { SessionACL::Owner };
+    config.acl = if options.allow_root { SessionACL::RootAndOwner } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
     config

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::session::{Item, Turn, TurnDetail, TurnStatus, rfc3339};
-pub use safe::{one_line, visible};
+pub use safe::{json, one_line, visible};
 
 /// Where text goes: a buffer, or only its length.
 pub trait Output {

@@ -13,6 +13,26 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     replace(text, |_| true)
 }
 
+/// JSON text with escapes for the characters that a terminal would obey; the value is the same. In JSON such
+/// characters can only stand in strings (newlines between tokens stay).
+pub fn json(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c != '\n' && is_unsafe(c);
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if obeyed(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                safe.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            safe.push(c);
+        }
+    }
+    safe.into()
+}
+
 /// Shows what is unsafe, as far as `counts` does not except the (ASCII) byte.
 fn replace(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Cow<'_, str> {
     // Most text is clean: find the first bad character before copying anything.
@@ -101,6 +121,16 @@ mod tests {
                 assert!(visible(&text).ends_with('→'));
             }
         }
+    }
+
+    #[test]
+    fn json_with_escapes_is_the_same_value() {
+        let value = serde_json::json!({ "a\u{9b}": "b\u{1b}\u{202e}\u{7f}\n" });
+        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        let safe = json(&text);
+        assert!(!safe.chars().any(|c| c != '\n' && is_unsafe(c)), "{safe}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).ok(), Some(value));
+        assert!(matches!(json("{\n  \"a\": \"ü\"\n}"), Cow::Borrowed(_)));
     }
 
     #[test]
