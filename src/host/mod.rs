@@ -10,6 +10,7 @@ mod environment;
 pub mod locks;
 pub mod mountinfo;
 pub mod processes;
+pub mod sys;
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
