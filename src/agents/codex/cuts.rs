@@ -11,11 +11,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 
+use super::database;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::records::{Fields, Line, Mode};
-use super::{archive, database};
-use super::{heads, writer};
+use super::{archive, first_format, heads, writer};
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
     Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
@@ -45,6 +45,18 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     let now = Timestamp::now();
     let id = uuid::Uuid::now_v7().to_string();
     let file = place(now, &id);
+    let made = |parts, row| Plan {
+        made: NewFiles::Beside { files: vec![(file.clone(), Content::Parts(parts))], row },
+        entry: None,
+        locks: Vec::new(),
+        based_on: history.files.clone(),
+        promise: Promise { session: file.clone(), id: id.clone(), transcript: file.clone(), turns: n + 1 },
+    };
+    if mode(&store, current(session)?)? == Mode::First {
+        let content = of_first_format(session, history, point, &id, project, now)?;
+        // No client knows the source, so no row is there to copy; it makes one when it finds the file.
+        return Ok(made(vec![Part::Bytes(content)], None));
+    }
     let first = first_line(&store, current(session)?)?;
     let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
     let mut payload =
@@ -89,13 +101,29 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         }
         row_made = Some(row_change(&id, None, row));
     }
-    Ok(Plan {
-        made: NewFiles::Beside { files: vec![(file.clone(), Content::Parts(parts))], row: row_made },
-        entry: None,
-        locks: Vec::new(),
-        based_on: history.files.clone(),
-        promise: Promise { session: file.clone(), id, transcript: file, turns: n + 1 },
-    })
+    Ok(made(parts, row_made))
+}
+
+/// What is kept of a rollout of the first format, as a rollout of today's form.
+fn of_first_format(
+    session: &Session,
+    history: &History,
+    point: &CutPoint,
+    id: &str,
+    project: Option<&Path>,
+    now: Timestamp,
+) -> Result<Vec<u8>> {
+    let kept = point.kept.last().ok_or_else(|| changed(session))?;
+    let bytes = transcript::read_range(&session.key.root, &kept.source, 0..kept.bytes)?;
+    let cwd = project.or(session.project()).map(|path| path.to_string_lossy().into_owned());
+    let meta = serde_json::json!({
+        "id": id, "session_id": id, "forked_from_id": session.id, "timestamp": rfc3339(now),
+        // The format does not tell; the client needs one.
+        "cwd": cwd.unwrap_or_else(|| "/".into()),
+        "originator": "turnfs", "cli_version": env!("CARGO_PKG_VERSION"), "source": "cli",
+        "history_mode": Mode::Legacy.name(),
+    });
+    first_format::in_todays_form(&bytes, &history.turns, meta, now).ok_or_else(|| changed(session))
 }
 
 /// Which undos are refused although the history has their cut points.
@@ -114,6 +142,9 @@ pub fn undo_refusals(
     if transcript::is_packed(current) {
         let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
         return Err(Refusal::CannotCut { what: what.into() });
+    }
+    if session.history_mode.as_deref() == Some(Mode::First.name()) {
+        return Err(Refusal::CannotCut { what: first_format::NOT_RESUMED.into() });
     }
     // A revert takes nothing from anybody; a legacy thread loses what stands behind the cut.
     if session.history_mode.as_deref() != Some(Mode::Legacy.name()) {
@@ -163,6 +194,7 @@ pub fn plan_undo(
             Changes { steps: vec![kept], row: None }
         }
         Mode::Paginated => revert(&store, session, current, at, n == 0)?,
+        Mode::First => return Err(Refusal::CannotCut { what: first_format::NOT_RESUMED.into() }),
         Mode::Unknown(mode) => {
             return Err(Refusal::Unsupported { what: format!("the history mode {mode:?} of Codex") });
         }

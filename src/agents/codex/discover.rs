@@ -362,6 +362,7 @@ fn place(head: &Head, row: Option<&Row>) -> Place {
         (Err(_), Some(path)) => Place::recorded(path),
         (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
         (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
+        (Err(NoMeta::Pointer(_)), None) => unplaced("its content was never fetched, so it names no project"),
         (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
     }
 }

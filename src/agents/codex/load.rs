@@ -37,12 +37,28 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
                 .into(),
         );
     }
+    if let Some(kind) = lineage.segments.iter().find_map(|segment| segment.head.pointer()) {
+        let mut files = Vec::new();
+        for segment in lineage.segments.iter().rev() {
+            let file = segment.rollout.file.to_path_buf();
+            let (len, hash) = transcript::hash(store.path(), &file)?;
+            files.push(FileView { file, len, hash });
+        }
+        return Ok(History::unsupported(kind.says().into(), files));
+    }
     let mut files = Vec::new();
     for segment in &lineage.segments {
         files.push(whole.segment(&store, segment, passes)?);
     }
     files.reverse();
     let mode = lineage.segments.last().and_then(|last| last.head.meta.as_ref().ok()).map(|meta| meta.mode());
+    if mode == Some(Mode::First) {
+        whole.notes.push(
+            "the first format of Codex (2025, before session_meta): no current Codex resumes it; fork writes today's \
+             form, undo is refused"
+                .into(),
+        );
+    }
     if let Some(Mode::Unknown(mode)) = mode {
         return Ok(History::unsupported(format!("the history mode {mode:?} of Codex"), files));
     }

@@ -1,8 +1,9 @@
 //! The store of Codex CLI (0.171.0): rollout files, legacy and paginated, with a thread index beside them.
 //!
 //! `layout` knows names, `heads` and `database` read what lists need, `lineage` follows a history through
-//! its files, `pass` and `load` find turns, `items` and `context` say what is in them, `cuts` says how to
-//! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
+//! its files, `walk` knows where turns begin and `voice` whose words a message is, `pass` and `load` put the turns
+//! together, `items` and `context` say what is in them, `cuts` says how to fork and undo, `writer` who has a
+//! thread open; `first_format` is what came before all this. Only files count; the index says which one is current.
 //! Facts: `docs/stores/codex.md`.
 
 mod archive;
@@ -11,17 +12,22 @@ mod context;
 mod cuts;
 mod database;
 mod discover;
+mod first_format;
 mod heads;
 mod items;
 mod kinds;
 mod layout;
+mod line;
 mod lineage;
 mod load;
 mod notices;
+mod open_turn;
 mod outputs;
 mod pass;
 mod records;
 mod titles;
+mod voice;
+mod walk;
 mod writer;
 
 use std::collections::HashMap;
@@ -37,6 +43,7 @@ use crate::session::{
 };
 use crate::transcript::{Passes, StoreDir};
 use discover::Memory;
+use records::Mode;
 
 /// Codex, with what is remembered of each store that was looked at.
 #[derive(Default)]
@@ -78,10 +85,9 @@ impl Agent for Codex {
         unless_irregular(load::load(session, passes))
     }
 
-    fn items(&self, _session: &Session, _turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
-        let mut reader = items::Reader::default();
-        items::lines_of(span, |line| reader.line(line, sink));
-        reader.finish(sink);
+    fn items(&self, session: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
+        let paginated = session.history_mode.as_deref() == Some(Mode::Paginated.name());
+        items::items(span, paginated, turn.prompt.is_some(), sink);
         Ok(())
     }
 

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::super::items::Reader;
-use super::super::records::Line;
+use super::super::items;
 use super::*;
 use crate::render;
 
@@ -30,11 +29,7 @@ fn shown(lines: &[String]) -> (String, Vec<String>) {
         render::item(&item, &mut text);
         render::item(&item, &mut length);
     };
-    let mut reader = Reader::default();
-    for line in lines {
-        reader.line(&Line::parse(line.as_bytes()).unwrap(), &mut sink);
-    }
-    reader.finish(&mut sink);
+    items::items(format!("{}\n", lines.join("\n")).as_bytes(), false, true, &mut sink);
     assert_eq!(length.0, text.len() as u64);
     (text, unknown)
 }
