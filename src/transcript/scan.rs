@@ -71,7 +71,7 @@ impl Scanned {
     }
 }
 
-/// Gives every line of `file` to `each`, in order; of a compressed file (`path` says so) its plain lines. `start` makes the value that collects what is found; it
+/// Gives every line of `file` to `each`, in order. `start` makes the value that collects what is found; it
 /// is called again if the file changed while it was read and has to be read once more.
 ///
 /// A file that still changes then, and not only grows, is refused with EAGAIN. Growth behind the length at
@@ -87,8 +87,7 @@ pub fn scan<T>(
 ) -> Result<(T, Scanned)> {
     steady(file, path, |len| {
         let mut found = start();
-        let source = Source::of(file, path, len)?;
-        let stop = Cursor::new(source).lines(1, &mut |line| each(&mut found, line))?;
+        let stop = Cursor::new(Source::Plain { file, len }).lines(1, &mut |line| each(&mut found, line))?;
         Ok((found, stop.len, stop.whole))
     })
     .map(|(found, scanned)| (found, Scanned { parsed: scanned.len, ..scanned }))

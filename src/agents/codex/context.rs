@@ -1,6 +1,5 @@
 //! What the model gets on resume: the last compaction's replacement history and the response items after it.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
     let mut entries: Vec<Entry> = Vec::new();
     for segment in Lineage::of(&store, current)?.segments {
         let file = segment.rollout.file;
-        let opened = store.file(&file)?.ok_or_else(gone)?;
+        let opened = transcript::plain(&store, &file)?.ok_or_else(gone)?;
         let until = segment.end.map_or(u64::MAX, |base| base.end_byte_offset);
         let earlier = std::mem::take(&mut entries);
         // The entries before this file are put in front once the file is read to its end.
@@ -67,59 +66,20 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
         }
         entries.extend(found);
     }
-    for entries in entries.chunk_by(|one, next| one.file == next.file) {
-        shown(&store, entries, sink)?;
+    for entry in entries {
+        let bytes = transcript::read_range(root, &entry.file, entry.line)?;
+        let Some(record) = Line::parse(&bytes) else { return Err(gone()) };
+        let time = record.time();
+        match entry.replaced {
+            None => model_item(time, record.payload.get(), sink),
+            Some(at) => {
+                let compacted: Compacted<'_> = record.payload().ok_or_else(gone)?;
+                let history = compacted.replacement_history.unwrap_or_default();
+                model_item(time, history.get(at).ok_or_else(gone)?.get(), sink);
+            }
+        }
     }
     Ok(())
-}
-
-/// Gives the entries of one file to `sink`: its lines are read once more, in order, and only one at a time is held.
-fn shown(store: &StoreDir, entries: &[Entry], sink: &mut ItemSink<'_>) -> Result<()> {
-    let Some(file) = entries.first().map(|entry| &entry.file) else { return Ok(()) };
-    let changed = || Refusal::Changed { what: file.display().to_string() };
-    let opened = store.file(file)?.ok_or_else(changed)?;
-    let starts = Cell::new(0);
-    let start = || {
-        starts.set(starts.get() + 1);
-        entries
-    };
-    let (left, _) = transcript::scan(&opened, &store.path().join(file), start, |left, line| {
-        let is_here = |entry: &Entry| {
-            entry.line.start == line.start && entry.line.end - line.start == line.bytes.len() as u64
-        };
-        let count = left.iter().take_while(|entry| is_here(entry)).count();
-        // What was given out cannot be taken back: a file that changed under the pass is not read again.
-        if count == 0 || starts.get() > 1 {
-            return;
-        }
-        let (here, behind) = left.split_at(count);
-        if let Some(record) = Line::parse(line.bytes)
-            && given(&record, here, sink)
-        {
-            *left = behind;
-        }
-    })?;
-    if left.is_empty() && starts.get() == 1 { Ok(()) } else { Err(changed()) }
-}
-
-/// Gives the entries of one line to `sink`; `false` if it is not the line that they were found in.
-fn given(record: &Line<'_>, entries: &[Entry], sink: &mut ItemSink<'_>) -> bool {
-    let time = record.time();
-    let compacted: Option<Compacted<'_>> = match entries[0].replaced {
-        None => {
-            model_item(time, record.payload.get(), sink);
-            return true;
-        }
-        Some(_) => record.payload(),
-    };
-    let history = compacted.and_then(|compacted| compacted.replacement_history).unwrap_or_default();
-    entries.iter().all(|entry| match entry.replaced.and_then(|at| history.get(at)) {
-        Some(item) => {
-            model_item(time, item.get(), sink);
-            true
-        }
-        None => false,
-    })
 }
 
 /// Takes back the last `count` user messages and what follows each; returns how many were not found.

@@ -152,7 +152,7 @@ pub struct CompletedItem<'a> {
     pub kind: Cow<'a, str>,
     #[serde(borrow, default)]
     pub id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "parts")]
     pub content: Vec<Part<'a>>,
     #[serde(borrow, default)]
     pub summary_text: Vec<Cow<'a, str>>,
@@ -316,7 +316,31 @@ pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
 /// A list of parts, or nothing for null and for any other form.
 fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'a>>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?;
-    Ok(serde_json::from_str(raw.get()).unwrap_or_default())
+    let parts = serde_json::Deserializer::from_str(raw.get()).deserialize_seq(Parts);
+    Ok(parts.unwrap_or_default())
+}
+
+/// Parts with nothing in them are kept up to this number: no client writes them, and a line may hold millions.
+const EMPTY_PARTS: usize = 4096;
+
+struct Parts;
+
+impl<'de> serde::de::Visitor<'de> for Parts {
+    type Value = Vec<Part<'de>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list of parts")
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut parts = Vec::new();
+        while let Some(part) = list.next_element::<Part<'de>>()? {
+            if part.text.is_some() || part.image_url.is_some() || parts.len() < EMPTY_PARTS {
+                parts.push(part);
+            }
+        }
+        Ok(parts)
+    }
 }
 
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {

@@ -304,28 +304,34 @@ fn questions(raw: Option<&RawValue>) -> String {
 fn answers(raw: Option<&RawValue>) -> String {
     let Some(list) = raw else { return String::new() };
     // A map in the file's order, keys and values as they are.
-    let Ok(pairs) = serde_json::from_str::<Pairs<'_>>(list.get()) else { return list.get().to_owned() };
-    let shown: Vec<String> =
-        pairs.0.iter().map(|(question, answer)| format!("{question}: {}", answer.text())).collect();
-    shown.join("\n")
+    match serde_json::from_str::<Answers>(list.get()) {
+        Ok(Answers(lines)) => lines,
+        Err(_) => list.get().to_owned(),
+    }
 }
 
-struct Pairs<'a>(Vec<(Cow<'a, str>, JsonStr<'a>)>);
+/// A map of texts, a line each.
+struct Answers(String);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+impl<'de> Deserialize<'de> for Answers {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> serde::de::Visitor<'de> for InOrder {
-            type Value = Pairs<'de>;
+            type Value = Answers;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a map of texts")
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Answers, A::Error> {
+                let mut lines = String::new();
+                while let Some((question, answer)) = map.next_entry::<JsonStr<'de>, JsonStr<'de>>()? {
+                    if !lines.is_empty() {
+                        lines.push('\n');
+                    }
+                    lines.push_str(&question.text());
+                    lines.push_str(": ");
+                    lines.push_str(&answer.text());
                 }
-                Ok(Pairs(pairs))
+                Ok(Answers(lines))
             }
         }
         from.deserialize_map(InOrder)

@@ -469,7 +469,7 @@ impl Walker {
         if let Some(&turn) = self.open.last() {
             let begun = &mut self.turns[turn];
             begun.answered = true;
-            // Clients before 0.69 rotated the context for a /compact without a word but this one.
+            // Clients before 0.68 rotated the context for a /compact without a word but this one.
             let is_compact = begun.turn.command.as_deref() == Some("compact") && begun.steps == 0;
             if is_compact && !begun.compacted && text.contains(HAS_BEEN_COMPACTED) {
                 begun.compacted = true;
