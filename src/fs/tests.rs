@@ -270,11 +270,8 @@ fn one_project_is_shown_at_the_root() {
     assert_eq!(sample.ino("home").unwrap_err().errno(), Errno::NOENT);
 }
 
-/// Waits until stamps are old enough to be believed.
-fn settle() {
-    crate::transcript::set_racy_window(Duration::from_millis(20));
-    std::thread::sleep(Duration::from_millis(40));
-}
+/// Longer than stamps are too young to be believed.
+const SETTLED: Duration = Duration::from_millis(2300);
 
 /// The transcript of the only session of the sample `a-plain`.
 fn wire(sample: &Sample) -> std::path::PathBuf {
@@ -299,7 +296,7 @@ fn edit(file: &Path, from: &str, to: &str) {
 #[test]
 fn a_settled_text_is_made_once_whatever_the_kernel_forgets() {
     let sample = Sample::of("a-plain");
-    settle();
+    std::thread::sleep(SETTLED);
     let session = sample.session();
     for name in ["turns/002", "prompts/002", "context.md", "records/002.jsonl", "records/head.jsonl"] {
         let path = format!("{session}/{name}");
@@ -334,7 +331,7 @@ fn a_text_of_a_session_that_was_forgotten_meanwhile_is_made_anew() {
     let (key, directory) = (session.key.clone(), session.key.absolute());
     let mut versions = std::collections::HashSet::new();
     let mut is_shown = |words: &str, other: &str| {
-        settle();
+        std::thread::sleep(SETTLED);
         let text = sample.fs.text(&node).unwrap();
         let shown = String::from_utf8(text.bytes.to_vec()).unwrap();
         assert!(shown.contains(words) && !shown.contains(other), "{shown}");

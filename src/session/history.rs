@@ -17,8 +17,6 @@ pub enum State {
     Empty,
     /// The session is known, its transcript is not there.
     NoTranscript,
-    /// This user may not read it. Whether it is sound is not known.
-    Unreadable,
 }
 
 impl State {
@@ -26,8 +24,7 @@ impl State {
     pub fn of_unread(why: &Refusal) -> State {
         match why {
             Refusal::NotFound { .. } => State::NoTranscript,
-            why if why.is_unreadable() => State::Unreadable,
-            Refusal::Unsupported { .. } | Refusal::NotFollowed { .. } => State::Unsupported,
+            Refusal::Unsupported { .. } => State::Unsupported,
             Refusal::Io { errno, .. } if Refusal::is_no_regular_file(*errno) => State::Unsupported,
             _ => State::Damaged,
         }
@@ -41,7 +38,6 @@ impl State {
             State::Unsupported => "unsupported",
             State::Empty => "empty",
             State::NoTranscript => "no-transcript",
-            State::Unreadable => "unreadable",
         }
     }
 }
@@ -143,8 +139,6 @@ pub struct History {
     pub head_bytes: u64,
     /// The model named last in the transcript.
     pub model: Option<String>,
-    /// The name given last in the transcript, where it records names.
-    pub name: Option<String>,
 }
 
 impl History {
@@ -165,7 +159,6 @@ impl History {
             files,
             head_bytes: 0,
             model: None,
-            name: None,
         }
     }
 
@@ -229,7 +222,7 @@ impl History {
             State::Unsupported => Err(Refusal::Unsupported {
                 what: self.notes.first().cloned().unwrap_or_else(|| "its format".into()),
             }),
-            State::Ok | State::Torn | State::Empty | State::NoTranscript | State::Unreadable => Ok(()),
+            State::Ok | State::Torn | State::Empty | State::NoTranscript => Ok(()),
         }
     }
 

@@ -7,6 +7,5 @@ mod behaviours;
 mod crash;
 mod cuts;
 mod others;
-mod pruned;
 mod samples;
 mod store;

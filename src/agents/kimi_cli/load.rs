@@ -10,13 +10,13 @@ use std::sync::Arc;
 use super::align::from_context::{ContextTurn, align_without_wire};
 use super::align::{Alignment, align};
 use super::parse::{self, Message, Wire};
-use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine, call_key};
-use super::turns::{Walk, Walker};
+use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine};
+use super::turns::{Walk, Walker, call_key};
 use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{
     AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
-    TurnDetail, TurnStatus, open_calls,
+    TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{EntryKind, Inspector, Line, Passes, Scanned, StoreDir};
@@ -204,8 +204,7 @@ impl Reading {
             let live = views.iter().position(|view| turns.iter().any(|turn| *turn.file == *view.file));
             views.rotate_left(live.unwrap_or(0));
         }
-        let (model, name) = (None, None);
-        Ok(History { state, damages, turns, sound_turns, cuts, notes, files: views, head_bytes, model, name })
+        Ok(History { state, damages, turns, sound_turns, cuts, notes, files: views, head_bytes, model: None })
     }
 }
 
@@ -379,11 +378,7 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
                 status: turn.status,
                 detail: turn.detail,
                 started: turn.started,
-                ended: match turn.end {
-                    Some(end) => end.time,
-                    // Of a client that wrote no TurnEnd.
-                    None => turn.last.filter(|_| turn.detail != Some(TurnDetail::Open)),
-                },
+                ended: turn.end.and_then(|end| end.time),
                 last: turn.last,
                 file: file.clone(),
                 span: turn.start..end,

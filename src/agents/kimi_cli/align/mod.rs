@@ -7,14 +7,11 @@
 mod doubt;
 pub mod epoch;
 pub mod from_context;
-mod hidden;
 pub mod matching;
 pub mod replay;
 
 #[cfg(test)]
 mod hard_cases;
-#[cfg(test)]
-mod old_cases;
 #[cfg(test)]
 mod sample_store;
 #[cfg(test)]
@@ -126,14 +123,7 @@ struct Epoch<'a> {
 /// turns here: they have no number, stay in every cut, and are named in the notes.
 pub fn align(walk: &Walk, files: &[ContextFile]) -> Alignment {
     match doubt::readings(&walk.ops) {
-        None => {
-            let plain = align_ops(walk, &walk.ops, files);
-            if plain.extra == 0 || plain.proved {
-                plain.alignment
-            } else {
-                hidden::settle(walk, files, plain)
-            }
-        }
+        None => align_ops(walk, &walk.ops, files).alignment,
         Some(readings) => doubt::settle(readings.iter().map(|ops| align_ops(walk, ops, files)).collect()),
     }
 }
@@ -145,8 +135,6 @@ struct Reading {
     proved: bool,
     /// Files without an epoch and epochs without a file.
     misfits: usize,
-    /// Of these, the files.
-    extra: usize,
 }
 
 fn align_ops(walk: &Walk, ops: &[Op], files: &[ContextFile]) -> Reading {
@@ -182,7 +170,7 @@ fn align_ops(walk: &Walk, ops: &[Op], files: &[ContextFile]) -> Reading {
     }
     let names = places.iter().map(|place| place.map(|file| files[file].name.clone())).collect();
     let proved = fits.iter().flatten().all(|fit| fit.exact);
-    Reading { alignment: Alignment { cuts, epochs: names, notes }, proved, misfits: extra + lost, extra }
+    Reading { alignment: Alignment { cuts, epochs: names, notes }, proved, misfits: extra + lost }
 }
 
 fn split(ops: &[Op]) -> Vec<Epoch<'_>> {
