@@ -40,11 +40,12 @@ fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// What changes outside is pushed: it is seen within moments, and this is the longest that they may take.
+/// What changes outside is pushed; what is not would stay as it is for as long as the kernel remembers it. The
+/// limit is generous to a busy machine.
 fn soon(what: &str, is_so: impl Fn() -> bool) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !is_so() {
-        assert!(std::time::Instant::now() < end, "not within 2 s: {what}");
+        assert!(std::time::Instant::now() < end, "not within 20 s: {what}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

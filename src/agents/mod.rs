@@ -12,16 +12,21 @@ pub mod openmax;
 
 use std::any::Any;
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use jiff::Timestamp;
+
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::render;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
     UndoPlan, Writer,
 };
-use crate::transcript::Passes;
+use crate::transcript::metrics::count_stats;
+use crate::transcript::{Ground, Passes, StoreDir};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -47,6 +52,16 @@ pub trait Agent: Send + Sync {
     /// What prevents looking.
     fn is_current(&self, _session: &Session) -> Result<bool> {
         Ok(true)
+    }
+
+    /// When the session was last worked on, as it is now: what [`Session::updated`] says. That is the time of its
+    /// last record where the store tells it, else that of its files. `None`: a file of it is gone. Costs stats
+    /// only while nothing changed, and a small read where records were appended.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        Ok(modified(&session.key.root, &session.files).and_then(|times| times.into_iter().max()))
     }
 
     /// The session as it is found now, after a cut may have changed which files it consists of.
@@ -103,26 +118,36 @@ pub trait Agent: Send + Sync {
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
 
-    /// The new session that keeps the turns up to and including `n`.
+    /// The sub-agent sessions of these sessions of one store, each with its parent's place among them. What cannot
+    /// be listed is left out.
+    fn subagents_of(&self, sessions: &[Arc<Session>]) -> Vec<(usize, Session)> {
+        let all = sessions.iter().enumerate();
+        all.flat_map(|(at, session)| {
+            self.subagents(session).unwrap_or_default().into_iter().map(move |agent| (at, agent))
+        })
+        .collect()
+    }
+
+    /// The new session that keeps the turns up to and including `n`; with `project` (an absolute and resolved path)
+    /// it belongs to that, and the agent finds it when it is started there.
     ///
     /// # Errors
     /// Why that fork is refused.
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan>;
-
-    /// As [`Agent::plan_fork`], and the new session belongs to `project`, an absolute and resolved path: the
-    /// agent finds it when it is started there.
-    ///
-    /// # Errors
-    /// As [`Agent::plan_fork`]; and where an agent's sessions cannot be given to another project.
-    fn plan_adopt(
+    fn plan_fork(
         &self,
         session: &Session,
-        _history: &History,
-        _n: u32,
-        _project: &Path,
-    ) -> Result<ForkPlan> {
-        let what = format!("sessions of {} cannot be copied to another project", session.key.agent);
-        Err(Refusal::CannotCut { what })
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan>;
+
+    /// What a copy of the session that consists of `history_files` needs besides, so that the copy can be discovered,
+    /// loaded and forked.
+    ///
+    /// # Errors
+    /// What prevents reading it.
+    fn companions(&self, _session: &Session, _history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        Ok(Vec::new())
     }
 
     /// For each turn, whether `undo` is refused there for another reason than the turn's boundary. Never more
@@ -148,21 +173,68 @@ pub trait Agent: Send + Sync {
         None
     }
 
-    /// Who has the session open now. Never disturbs a client; bounded in time.
-    fn writer(&self, session: &Session, history: &History) -> Option<Writer>;
+    /// Who has the session open, as `running` tells it: whoever asks for many sessions looks at the host once. Never
+    /// disturbs a client; bounded in time.
+    fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer>;
 }
 
-/// A history; where a file of it is a link, a FIFO or the like, one that says so.
+/// The times at which these files of a session were last changed, in their order; `None` if one of them is gone.
+fn modified<'a>(root: &Path, files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Vec<Timestamp>> {
+    let modified = |file: &PathBuf| {
+        count_stats(1);
+        // A file that is gone, or that cannot be looked at, is for the full look to tell.
+        let path = root.join(file);
+        let facts = std::fs::symlink_metadata(&path).ok()?;
+        match facts.is_symlink() {
+            true => Some(Ground::at(root).stamp(&path).ok()??.modified()),
+            false => Timestamp::try_from(facts.modified().ok()?).ok(),
+        }
+    };
+    files.into_iter().map(modified).collect()
+}
+
+/// A history; where a file of it is a link, a FIFO or the like, or unpacks to too much, one that says so.
 ///
 /// # Errors
 /// Every other reason for which it cannot be read.
 fn unless_irregular(loaded: Result<History>) -> Result<History> {
     match loaded {
         Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
-            let what = format!("a transcript that is a link or no regular file ({})", path.display());
+            let what = format!("a transcript that is no regular file ({})", path.display());
+            Ok(History::unsupported(what, Vec::new()))
+        }
+        Err(Refusal::NotFollowed { path, why }) => {
+            let what = format!("a transcript that is a link ({}: {why})", path.display());
+            Ok(History::unsupported(what, Vec::new()))
+        }
+        Err(Refusal::UnpacksTooLarge { path, ratio, largest }) => {
+            let limits = format!("{ratio} times its size, or to more than {} GiB", largest >> 30);
+            let what =
+                format!("a compressed transcript that unpacks to more than {limits} ({})", path.display());
             Ok(History::unsupported(what, Vec::new()))
         }
         other => other,
+    }
+}
+
+/// A file of a store, open, that goes with a copy of a session.
+#[derive(Debug)]
+pub struct Companion {
+    /// Its place, relative to the store's root.
+    pub file: PathBuf,
+    pub content: File,
+}
+
+impl Companion {
+    /// Those of these files that are there.
+    fn of(store: &StoreDir, files: impl IntoIterator<Item = PathBuf>) -> Result<Vec<Companion>> {
+        let mut found = Vec::new();
+        for file in files {
+            if let Some(content) = store.file(&file)? {
+                found.push(Companion { file, content });
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -195,7 +267,7 @@ pub trait SharedIndex {
 pub struct Discovery {
     /// Shared with whoever lists them: a store may have very many.
     pub sessions: Vec<Arc<Session>>,
-    /// Damage of shared files (an index) and of what could not be listed.
+    /// Damage of shared files (an index), and what could not be listed: it hides nothing else.
     pub problems: Vec<Damage>,
     /// The shared files that say which sessions there are and where they belong, relative to the root: a
     /// change of one of them makes all of this doubtful.
@@ -204,6 +276,11 @@ pub struct Discovery {
     /// is the empty path). Listed before their entries were, so that who watches them and looks once more
     /// has missed nothing. Empty: the store is not there.
     pub directories: Vec<PathBuf>,
+    /// The links that were followed to directories, relative to the root: whatever they lead to is watched, and looked
+    /// at anew when they lead elsewhere.
+    pub links: Vec<PathBuf>,
+    /// What is behind links to files, relative to the root, which nobody hears of: it is looked at now and then.
+    pub unheard: Vec<PathBuf>,
     /// What the agent keeps for its next look. (Codex keeps it in itself: its undos and sub-agents need it, too.)
     pub memory: Memory,
 }

@@ -167,8 +167,8 @@ impl Catalog {
             };
             let mut any_new = false;
             for store in 0..self.stores.len() {
-                let (directories, heard) = seen.directories(store);
-                any_new |= self.watch.cover(store, directories, heard);
+                let (found, heard) = seen.found(store);
+                any_new |= self.watch.cover(store, &found, heard);
             }
             if !any_new {
                 return;

@@ -1,6 +1,6 @@
 //! The list of all sessions, and how it is kept true to the disk.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,8 @@ use jiff::Timestamp;
 
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::Ground;
-use crate::transcript::metrics::count_stats;
 
 /// A session with its place in the tree.
 #[derive(Clone, Debug)]
@@ -46,13 +45,36 @@ impl Listing {
         self.of(project).iter().find(|listed| listed.name == name)
     }
 
+    /// The session that a name means in a project (`None`: in `unplaced/`), a name that some mount of this user shows
+    /// or showed: one that differs in its date or its words only counts if it is the only such one.
+    pub fn meant(&self, project: Option<&Path>, name: &str) -> Option<&Listed> {
+        let alike = |listed: &'_ &Listed| names::likeness(name, listed);
+        let nearest = self.of(project).iter().filter_map(|listed| alike(&listed)).min()?;
+        let mut fitting = self.of(project).iter().filter(|listed| alike(listed) == Some(nearest));
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+
+    /// The sessions whose name would be the path of a project or of a directory above one, and that have another
+    /// one therefore: the session's project, the session, and that path.
+    pub fn stepped_aside(&self) -> Vec<(&Path, &Listed, PathBuf)> {
+        let all = self
+            .projects
+            .iter()
+            .flat_map(|(project, sessions)| sessions.iter().map(move |listed| (project.as_path(), listed)));
+        let aside = all.filter_map(|(project, listed)| {
+            let taken = project.join(names::plain_name(listed)?);
+            self.leads_to_project(&taken).then_some((project, listed, taken))
+        });
+        aside.collect()
+    }
+
     /// Every session with its project, newest activity first.
     pub fn all(&self) -> Vec<(Option<&Path>, &Listed)> {
         let placed = self.projects.iter().flat_map(|(project, sessions)| {
             sessions.iter().map(move |listed| (Some(project.as_path()), listed))
         });
         let mut all: Vec<_> = placed.chain(self.unplaced.iter().map(|listed| (None, listed))).collect();
-        all.sort_by_key(|(_, listed)| std::cmp::Reverse(listed.session.updated));
+        all.sort_by(|(_, a), (_, b)| a.session.newest_first(&b.session));
         all
     }
 
@@ -73,7 +95,7 @@ pub(super) struct Seen {
     at: Timestamp,
     pub by_key: HashMap<SessionKey, Arc<Session>>,
     /// The names of sessions that had a prompt to be named by, at this look or an earlier one.
-    names: Arc<HashMap<SessionKey, String>>,
+    names: Arc<HashMap<SessionKey, GivenName>>,
     pub listing: Arc<Listing>,
     /// How much of each store had been heard when this was certainly true of it.
     heard: Vec<AtomicU64>,
@@ -100,10 +122,9 @@ impl Seen {
         self.found.get(store).is_none_or(|found| found.directories.is_empty())
     }
 
-    /// The directories of a store that this look depends on, and how much had been heard of it before.
-    pub fn directories(&self, store: usize) -> (&[PathBuf], u64) {
-        let found = self.found.get(store).map_or(&[][..], |found| &found.directories);
-        (found, self.heard_of(store))
+    /// What was found in a store, and how much had been heard of it before.
+    pub fn found(&self, store: usize) -> (Arc<Discovery>, u64) {
+        (self.found.get(store).cloned().unwrap_or_default(), self.heard_of(store))
     }
 
     fn heard_of(&self, store: usize) -> u64 {
@@ -134,7 +155,7 @@ impl Seen {
             by_key.insert(session.key.clone(), session);
         }
         for shelf in projects.values_mut().chain([&mut unplaced]) {
-            shelf.sort_by(|a, b| newest_first(&a.session, &b.session));
+            shelf.sort_by(|a, b| a.session.newest_first(&b.session));
         }
         let problems = self.listing.problems.clone();
         Seen {
@@ -175,30 +196,56 @@ impl Seen {
                 Place::Unplaced { .. } => unplaced.push(session),
             }
         }
-        let named = |mut sessions: Vec<Arc<Session>>| {
-            sessions.sort_by(|a, b| newest_first(a, b));
-            let known = |key: &SessionKey| previous.names.get(key).cloned();
-            names::named(sessions, known)
+        let paths: BTreeSet<PathBuf> = projects.keys().cloned().collect();
+        let named = |project: Option<&Path>, mut sessions: Vec<Arc<Session>>| {
+            sessions.sort_by(|a, b| a.newest_first(b));
+            let known = |key: &SessionKey| {
+                let given = previous.names.get(key).filter(|given| given.placed || project.is_none());
+                given.map(|given| given.name.clone())
+            };
+            // A path has one thing at it: where a project lies at a session's place, the session has another name.
+            let is_taken = |name: &str| {
+                project.is_some_and(|project| {
+                    let path = project.join(name);
+                    paths.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path))
+                })
+            };
+            names::named(sessions, known, is_taken)
         };
         let problems = found.iter().zip(stores).flat_map(|(discovery, store)| {
             discovery.problems.iter().map(|problem| (store.agent.kind(), problem.clone()))
         });
         let listing = Listing {
-            projects: projects.into_iter().map(|(project, sessions)| (project, named(sessions))).collect(),
-            unplaced: named(unplaced),
+            projects: projects
+                .into_iter()
+                .map(|(project, sessions)| {
+                    let named = named(Some(&project), sessions);
+                    (project, named)
+                })
+                .collect(),
+            unplaced: named(None, unplaced),
             problems: problems.collect(),
         };
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;
-            // A session that is just being made may be seen before the index knows it, with other facts.
-            let whole = listed.session.first_prompt.is_some() && listed.session.project().is_some();
-            let lasting = whole || previous.names.contains_key(key);
-            lasting.then(|| (key.clone(), listed.name.clone()))
+            let before = previous.names.get(key);
+            // A session that is just being made may be seen before the index knows it, with other facts: then it
+            // has no place.
+            let placed = listed.session.project().is_some() || before.is_some_and(|given| given.placed);
+            let lasting = listed.session.first_prompt.is_some() || before.is_some();
+            lasting.then(|| (key.clone(), GivenName { name: listed.name.clone(), placed }))
         });
         let names = Arc::new(given.collect());
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
         Seen { by_key, names, listing: Arc::new(listing), found, at, indexes, heard }
     }
+}
+
+/// The name that a session's directory was given.
+struct GivenName {
+    name: String,
+    /// The session had a project then.
+    placed: bool,
 }
 
 /// The shared index files of a store at one moment.
@@ -227,12 +274,7 @@ impl Indexes {
 
 fn unreadable(store: &Store, why: &Refusal) -> Damage {
     let file = store.root.to_string_lossy().into_owned();
-    Damage { file, line: 1, byte: 0, class: DamageClass::Sidecar, message: why.to_string() }
-}
-
-/// Equal times: the order must still be the same at each look.
-fn newest_first(a: &Session, b: &Session) -> std::cmp::Ordering {
-    b.updated.cmp(&a.updated).then_with(|| a.key.cmp(&b.key))
+    Damage::unread(file, why)
 }
 
 /// The session; one of a project whose place in the tree is taken goes to the unplaced ones.
@@ -383,22 +425,15 @@ impl Catalog {
     /// The session, if its files are still the ones of the last look, with its last activity as it is
     /// now. `None`: look again.
     pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
-        let mut newest = None;
-        count_stats(session.files.len() as u64);
-        for file in &session.files {
-            // A file that is gone, or that cannot be looked at, is for the full look to tell.
-            let found = std::fs::symlink_metadata(session.key.root.join(file)).ok()?;
-            newest = newest.max(Timestamp::try_from(found.modified().ok()?).ok());
-        }
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
-        if !crate::agents::agent(session.key.agent).is_current(session).ok()? {
+        let agent = crate::agents::agent(session.key.agent);
+        let updated = agent.updated(session).ok()??;
+        if !agent.is_current(session).ok()? {
             return None;
         }
-        match newest {
-            Some(updated) if updated != session.updated => {
-                Some(Arc::new(Session { updated, ..(**session).clone() }))
-            }
-            _ => Some(session.clone()),
-        }
+        Some(match updated == session.updated {
+            true => session.clone(),
+            false => Arc::new(Session { updated, ..(**session).clone() }),
+        })
     }
 }

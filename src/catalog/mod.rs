@@ -18,22 +18,28 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::agents::{self, Agent};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Evidence, StoreDir};
 
 pub use changes::Changed;
+pub use find::Found;
 pub use listing::{Listed, Listing};
 pub use watch::Watching;
 
 /// Files relative to a store's root, with their stamps; `None` where nothing is there.
 type Stamps = Vec<(PathBuf, Option<transcript::Stamp>)>;
+
+/// How long the answer to "who runs" is good for.
+const RUNNING_GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// A store of one agent.
 #[derive(Clone)]
@@ -127,6 +133,10 @@ pub struct Catalog {
     looking: Mutex<()>,
     views: views::Views,
     watch: watch::Watch,
+    /// For one command everything is as it was when it began.
+    is_for_one_command: bool,
+    /// Who runs, as of the last second.
+    running: Mutex<Option<(Instant, Arc<Running>)>>,
     /// What looks found out since the last change was told: whoever looked first showed it to somebody.
     untold: Mutex<Changed>,
 }
@@ -150,11 +160,18 @@ impl Catalog {
         Catalog {
             seen: RwLock::new(Arc::new(listing::Seen::nothing(&stores))),
             untold: Mutex::default(),
+            is_for_one_command: false,
+            running: Mutex::default(),
             watch: watch::Watch::new(&stores),
             stores,
             looking: Mutex::new(()),
             views: views::Views::default(),
         }
+    }
+
+    /// As [`Catalog::new`], for a command that does one thing and ends: it looks at the host's processes once.
+    pub fn for_one_command(env: &Environment, options: &StoreOptions) -> Catalog {
+        Catalog { is_for_one_command: true, ..Catalog::new(env, options) }
     }
 
     pub fn stores(&self) -> &[Store] {
@@ -217,7 +234,23 @@ impl Catalog {
     /// # Errors
     /// What prevents reading; damage is a state of the view's history.
     pub fn view(&self, key: &SessionKey) -> Result<Arc<View>> {
-        self.views.view(key, || self.session(key))
+        self.views.view(key, || self.session(key), &|| self.running())
+    }
+
+    /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:
+    /// for questions about many sessions.
+    pub fn running(&self) -> Arc<Running> {
+        let mut running = self.running.lock();
+        match &*running {
+            Some((since, running)) if self.is_for_one_command || since.elapsed() < RUNNING_GOOD_FOR => {
+                running.clone()
+            }
+            _ => {
+                let fresh = Arc::new(Running::default());
+                *running = Some((Instant::now(), fresh.clone()));
+                fresh
+            }
+        }
     }
 
     /// Reads the record bytes of a turn of this view, and compares them with what the view saw where that is

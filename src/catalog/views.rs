@@ -1,18 +1,20 @@
 //! Histories in memory, and when they may be shown: only after the stamps of every file that they came
 //! from were compared with the disk.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hashlink::LruCache;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::stamps::{Names, are_true, stamps};
 use super::{Stamps, View};
 use crate::agents;
+use crate::host::processes::Running;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -29,18 +31,23 @@ const HASHED_AT_EACH_LOOK: u64 = 1 << 20;
 /// How often a session is read again that changes while it is being read.
 const ATTEMPTS: u32 = 3;
 
-#[derive(Default)]
 pub(super) struct Views {
-    slots: Mutex<HashMap<SessionKey, Arc<Slot>>>,
-    clock: AtomicU64,
-    /// The sessions whose passes are kept, the one that was read last at the end.
-    growing: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<LruCache<SessionKey, Arc<Slot>>>,
+    /// The sessions whose passes are kept.
+    growing: Mutex<LruCache<SessionKey, Arc<Slot>>>,
+}
+
+impl Default for Views {
+    fn default() -> Views {
+        // One more than are kept while the last one goes.
+        let growing = LruCache::new(GROWING + 1);
+        Views { slots: Mutex::new(LruCache::new(KEPT)), growing: Mutex::new(growing) }
+    }
 }
 
 /// One session's place in memory. Its lock is held while the session is read, so that it is read once.
 #[derive(Default)]
 struct Slot {
-    used: AtomicU64,
     /// How often something was heard of the session.
     doubts: AtomicU64,
     known: Mutex<Option<Known>>,
@@ -66,15 +73,20 @@ struct Known {
 
 impl Views {
     /// The view of `key`, true to the disk. `session` tells what is to be read; it is asked only when
-    /// something has to be.
-    pub fn view(&self, key: &SessionKey, session: impl Fn() -> Result<Arc<Session>>) -> Result<Arc<View>> {
+    /// something has to be. `running`: who runs now; asked only where the last turn has no end.
+    pub fn view(
+        &self,
+        key: &SessionKey,
+        session: impl Fn() -> Result<Arc<Session>>,
+        running: &dyn Fn() -> Arc<Running>,
+    ) -> Result<Arc<View>> {
         let slot = self.slot(key);
         let doubts = slot.doubts.load(Ordering::Acquire);
         let mut known = slot.known.lock();
         if let Some(known) = known.as_mut()
             && known.is_true(key, doubts)?
         {
-            known.ask_for_writer();
+            known.ask_for_writer(running);
             return Ok(known.view.clone());
         }
         let previous = known.take().map(|known| known.view);
@@ -84,18 +96,17 @@ impl Views {
         }
         for _ in 0..ATTEMPTS {
             let mut passes = slot.passes.lock();
-            if let Some(fresh) = Known::read(session()?, previous.as_deref(), &mut passes, doubts)? {
+            let read = Known::read(session()?, previous.as_deref(), &mut passes, doubts, running)?;
+            if let Some(fresh) = read {
                 drop(passes);
                 let view = fresh.view.clone();
                 *known = Some(fresh);
                 drop(known);
-                self.grows(slot);
+                self.grows(key, slot);
                 return Ok(view);
             }
         }
-        Err(Refusal::StoreLocked {
-            what: format!("{} is written to all the time; it", key.absolute().display()),
-        })
+        Err(Refusal::NeverRests { what: key.absolute().display().to_string() })
     }
 
     pub fn forget(&self, key: &SessionKey) {
@@ -111,7 +122,7 @@ impl Views {
     /// gets its time before its bytes are there, so a stamp may be older than what it stands for.)
     pub fn doubt(&self, sessions: &HashSet<SessionKey>) {
         let slots = self.slots.lock();
-        for slot in sessions.iter().filter_map(|key| slots.get(key)) {
+        for slot in sessions.iter().filter_map(|key| slots.peek(key)) {
             slot.doubts.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -123,12 +134,12 @@ impl Views {
                 known.as_ref().is_some_and(|known| !known.view.is_refuted() && known.believes())
             })
         };
-        self.growing.lock().iter().any(believed)
+        self.growing.lock().iter().any(|(_, slot)| believed(slot))
     }
 
     /// Compares what is believed with what is on disk, and returns the sessions of which that is wrong.
     pub fn prove_the_believed(&self, prove: impl Fn(&View) -> Result<()>) -> Vec<SessionKey> {
-        let slots = self.growing.lock().clone();
+        let slots: Vec<Arc<Slot>> = self.growing.lock().iter().map(|(_, slot)| slot.clone()).collect();
         let mut wrong = Vec::new();
         for slot in slots {
             let view = match slot.known.try_lock().as_deref_mut() {
@@ -157,12 +168,12 @@ impl Views {
     }
 
     /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
-    fn grows(&self, slot: Arc<Slot>) {
+    fn grows(&self, key: &SessionKey, slot: Arc<Slot>) {
         let mut growing = self.growing.lock();
-        growing.retain(|other| !Arc::ptr_eq(other, &slot));
-        growing.push(slot);
-        if growing.len() > GROWING {
-            let oldest = growing.remove(0);
+        growing.insert(key.clone(), slot);
+        if growing.len() > GROWING
+            && let Some((_, oldest)) = growing.remove_lru()
+        {
             // One that is read just now comes back when that is done.
             if let Some(mut passes) = oldest.passes.try_lock() {
                 *passes = Passes::default();
@@ -171,16 +182,12 @@ impl Views {
     }
 
     fn slot(&self, key: &SessionKey) -> Arc<Slot> {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
         let mut slots = self.slots.lock();
-        if slots.len() >= KEPT && !slots.contains_key(key) {
-            let oldest = slots.iter().min_by_key(|(_, slot)| slot.used.load(Ordering::Relaxed));
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                slots.remove(&oldest);
-            }
+        if let Some(slot) = slots.get(key) {
+            return slot.clone();
         }
-        let slot = slots.entry(key.clone()).or_default().clone();
-        slot.used.store(now, Ordering::Relaxed);
+        let slot = Arc::<Slot>::default();
+        slots.insert(key.clone(), slot.clone());
         slot
     }
 }
@@ -193,6 +200,7 @@ impl Known {
         previous: Option<&View>,
         passes: &mut Passes,
         doubts: u64,
+        running: &dyn Fn() -> Arc<Running>,
     ) -> Result<Option<Known>> {
         let read_at = transcript::clock();
         let mut files = session.files.clone();
@@ -254,7 +262,7 @@ impl Known {
             writer_asked: Instant::now() - WRITER_GOOD_FOR,
             last_status,
         };
-        known.ask_for_writer();
+        known.ask_for_writer(running);
         known.is_proven();
         Ok(Some(known))
     }
@@ -325,7 +333,7 @@ impl Known {
     }
 
     /// Where the last turn has no end: is somebody at it?
-    fn ask_for_writer(&mut self) {
+    fn ask_for_writer(&mut self, running: &dyn Fn() -> Arc<Running>) {
         if self.writer_asked.elapsed() < WRITER_GOOD_FOR {
             return;
         }
@@ -336,7 +344,7 @@ impl Known {
             return;
         }
         let View { session, history, writer: before, .. } = &*self.view;
-        let writer = agents::agent(session.key.agent).writer(session, history);
+        let writer = agents::agent(session.key.agent).writer(session, history, &running());
         if writer == *before {
             return;
         }

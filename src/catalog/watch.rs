@@ -18,9 +18,10 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::{Condvar, Mutex};
 
 use super::Store;
+use crate::agents::Discovery;
 use crate::host::mountinfo::{self, MountEntry};
-use crate::transcript::file_system_is_tested;
 use crate::transcript::metrics::count_event;
+use crate::transcript::{StoreDir, file_system_is_tested};
 
 /// How long further events are waited for after the first one: a client writes a record in several steps.
 const GATHER: Duration = Duration::from_millis(2);
@@ -87,6 +88,8 @@ struct Heard {
     polled: Mutex<BTreeMap<PathBuf, String>>,
     /// The directory that stood at the root's path when it was watched.
     place: Mutex<Option<Identity>>,
+    /// Links to directories in the store, relative to the root, and what they led to then.
+    links: Mutex<Vec<(PathBuf, Option<Identity>)>>,
 }
 
 /// Device and inode.
@@ -112,6 +115,7 @@ impl Watch {
             covered: AtomicU64::new(0),
             polled: Mutex::default(),
             place: Mutex::default(),
+            links: Mutex::default(),
         };
         let ears = Ears {
             stores: stores.iter().map(heard).collect(),
@@ -203,7 +207,7 @@ impl Watch {
     pub fn follow_moved_stores(&self) {
         let moved = |store: &&Heard| {
             let noted = *store.place.lock();
-            noted.is_some() && store.is_covered() && noted != store.identity()
+            noted.is_some() && store.is_covered() && (noted != store.identity() || store.a_link_moved())
         };
         if let Some(moved) = self.ears.stores.iter().find(moved) {
             self.ears.lose(&format!("another directory stands at {}", moved.root.display()));
@@ -264,10 +268,11 @@ impl Watch {
         news
     }
 
-    /// Watches these directories of a store, relative to its root, and no others; `at`: how much of it had
+    /// Watches the directories that a look at a store found, and no others; `at`: how much of it had
     /// been heard when the look began that found them. Whether any was new: then what happened in it before
     /// is not known, and the look must be repeated.
-    pub fn cover(&self, store: usize, directories: &[PathBuf], at: u64) -> bool {
+    pub fn cover(&self, store: usize, found: &Discovery, at: u64) -> bool {
+        let directories = &found.directories;
         let mut watcher = self.watcher.lock();
         let (Some(heard), Some(watcher)) = (self.ears.stores.get(store), watcher.as_mut()) else {
             return false;
@@ -290,10 +295,24 @@ impl Watch {
             .collect();
         // Before anything in it is watched: what takes its place meanwhile has another identity.
         *heard.place.lock() = heard.identity();
+        let link = |link: &PathBuf| (link.clone(), heard.led_to(link));
+        let links: Vec<_> = found.links.iter().map(link).collect();
+        let before = std::mem::replace(&mut *heard.links.lock(), links.clone());
         let mut watched = self.watched.lock();
+        // A watch stays with what a link led to when it was set.
+        for (link, _) in links.iter().filter(|link| !before.contains(link)) {
+            let below = heard.root.join(link);
+            for dir in watched.extract_if(|dir| dir.starts_with(&below)) {
+                // It may have gone by itself.
+                if let Err(error) = watcher.unwatch(&dir) {
+                    log::debug!("not watched any more: {}: {error}", dir.display());
+                }
+            }
+        }
+        let unheard: HashSet<PathBuf> = found.unheard.iter().map(|file| heard.root.join(file)).collect();
         let old: Vec<PathBuf> = watched
             .iter()
-            .filter(|dir| dir.starts_with(&heard.root) && !wanted.contains(*dir))
+            .filter(|dir| dir.starts_with(&heard.root) && !wanted.contains(*dir) && !unheard.contains(*dir))
             .cloned()
             .collect();
         for dir in old {
@@ -319,6 +338,18 @@ impl Watch {
                 Err(error) => {
                     polled.insert(dir, reason(&error));
                 }
+            }
+        }
+        // A file may be replaced where nobody watches; what is behind the link itself is heard, though.
+        for file in found.unheard.iter().map(|file| heard.root.join(file)) {
+            if watched.contains(&file) || watcher.watch(&file, RecursiveMode::NonRecursive).is_ok() {
+                watched.insert(file.clone());
+            }
+            polled.insert(file, "it is, or holds, a link to a file".into());
+        }
+        for link in found.links.iter().map(|link| heard.root.join(link)) {
+            if !file_system_is_tested(&link) {
+                polled.insert(link, "it leads to a file system whose changes are not all heard".into());
             }
         }
         let all = polled.is_empty();
@@ -359,6 +390,17 @@ impl Heard {
         use std::os::unix::fs::MetadataExt as _;
         let facts = std::fs::metadata(&self.root).ok()?;
         Some((facts.dev(), facts.ino()))
+    }
+
+    /// Of what a link leads to now, as a store's links are followed.
+    fn led_to(&self, link: &Path) -> Option<Identity> {
+        let (device, inode) = StoreDir::open(&self.root).ok()??.led_to(link).ok()?.identity();
+        Some((rustix::fs::makedev(device.major, device.minor), inode))
+    }
+
+    fn a_link_moved(&self) -> bool {
+        let links = self.links.lock().clone();
+        links.iter().any(|(link, led_to)| self.led_to(link) != *led_to)
     }
 
     fn is_covered(&self) -> bool {

@@ -72,9 +72,9 @@ impl Task<'_> {
             return Ok(());
         }
         let last = history.last_finished()?;
-        crate::agents::agent(agent).plan_adopt(session, history, last, self.new)?;
-        let title = session.title.as_ref().or(session.first_prompt.as_ref());
-        let title = output::headline(title.map_or("", String::as_str), TITLE);
+        crate::agents::agent(agent).plan_fork(session, history, last, Some(self.new))?;
+        let title = crate::session::title(session, Some(history));
+        let title = output::headline(title.as_deref().unwrap_or_default(), TITLE);
         let turns = output::turns(last + 1);
         writeln!(out, "{}  {agent}  {turns}  {title}", crate::render::one_line(&session.id))?;
         Ok(())
@@ -101,7 +101,7 @@ fn choose(
     args: &AdoptArgs,
 ) -> Result<Vec<Listed>, Failure> {
     let mut all: Vec<&Listed> = old.iter().flat_map(|project| listing.of(Some(project))).collect();
-    all.sort_by_key(|listed| std::cmp::Reverse(listed.session.updated));
+    all.sort_by(|a, b| a.session.newest_first(&b.session));
     let shown = output::path(&args.old);
     if all.is_empty() {
         let what = format!("a session of {shown} (`turnfs ls --all` tells what projects there are)");
@@ -114,7 +114,7 @@ fn choose(
             let what = format!("a session {text:?} of {shown}");
             return Err(Refusal::NotFound { what }.into());
         }
-        wanted.insert(meant.listed.session.key.clone());
+        wanted.insert(meant.session("adopt")?.key.clone());
     }
     let is_wanted = |listed: &&Listed| wanted.is_empty() || wanted.contains(&listed.session.key);
     Ok(all.into_iter().filter(is_wanted).cloned().collect())

@@ -197,27 +197,33 @@ pub struct LsArgs {
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,
-    /// For programs: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}
+    /// For programs: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}, and `archived` of Codex threads
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
 }
 
-const SESSION_HELP: &str =
-    "Full id, unique beginning or end of it (8 or more characters), directory name, or a path inside a mount";
+const SESSION_HELP: &str = "Full id, unique beginning or end of it (8 or more characters), directory name, words of its \
+    title, `latest` (the newest session here), a sub-agent's id, or a path inside a mount";
+
+const SHOW_HELP: &str = "Full id, unique beginning or end of it (8 or more characters), directory name, words of its \
+    title, `latest`, a sub-agent's id, or a path inside a mount [default: latest]";
 
 /// Show a turn, or the list of turns
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  turnfs show                               the turns of the newest session here
   turnfs show 1234abcd                      the list of turns
+  turnfs show latest 3                      turn 3 of the newest session here
+  turnfs show 'uploader retries'            the session with these words in its title
   turnfs show 1234abcd 3                    turn 3
   turnfs show ~/turns$PWD/latest last       the last turn of the newest session here
   turnfs show 1234abcd --undone 1           the turns that undo 1 removed")]
 pub struct ShowArgs {
-    #[arg(help = SESSION_HELP)]
-    pub session: String,
+    #[arg(help = SHOW_HELP)]
+    pub session: Option<String>,
     /// The turn: a number from 0, or `last`
     pub n: Option<Number>,
     /// Show what this undo removed
@@ -280,12 +286,17 @@ pub struct RedoArgs {
 #[command(after_help = "\
 Examples:
   turnfs fork 1234abcd 3                              prints the new id
+  turnfs fork 1234abcd --undone 1                     a session of what undo 1 removed
   kimi --session $(turnfs fork 1234abcd last)         goes on in a copy")]
 pub struct ForkArgs {
     #[arg(help = SESSION_HELP)]
     pub session: String,
     /// The last turn to keep: a number from 0, or `last` (the last finished one)
-    pub n: Number,
+    #[arg(required_unless_present = "undone")]
+    pub n: Option<Number>,
+    /// Of the session as it was before this undo: N is one of the turns that it removed [default: the last finished one]
+    #[arg(long, value_name = "K")]
+    pub undone: Option<u32>,
     #[command(flatten)]
     pub stores: StoreArgs,
 }
@@ -330,7 +341,7 @@ Examples:
   turnfs check 1234abcd      one session
   turnfs check --all --json  everything, for programs
 
-Exit codes: 0 clean, 1 damage found, 2 could not run.")]
+Exit codes: 0 clean, 1 damage found, 2 could not run, or could not read everything.")]
 pub struct CheckArgs {
     /// The project's directory, or a session [default: the working directory]
     #[arg(value_name = "DIR|SESSION", value_hint = ValueHint::DirPath, conflicts_with = "all")]
@@ -387,18 +398,12 @@ impl FromStr for Age {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Age, String> {
-        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = text.split_at(digits);
-        let seconds: u64 = match unit.trim() {
-            "s" => 1,
-            "min" => 60,
-            "h" => 3_600,
-            "d" => 86_400,
-            "w" => 604_800,
-            _ => return Err("write a number and a unit, for example 90d".into()),
-        };
-        let number: u64 = number.parse().map_err(|_| "write a number and a unit, for example 90d")?;
-        number.checked_mul(seconds).map(|seconds| Age(Duration::from_secs(seconds))).ok_or("too old".into())
+        let unreadable = |_| "write a number and a unit, for example 90d".to_owned();
+        let span: jiff::Span = text.parse().map_err(unreadable)?;
+        // Months and years have no fixed length.
+        let days = jiff::SpanRelativeTo::days_are_24_hours();
+        let duration = span.to_duration(days).map_err(unreadable)?;
+        Ok(Age(Duration::try_from(duration).map_err(|_| "an age is not negative")?))
     }
 }
 
@@ -488,9 +493,12 @@ mod tests {
             ("5min", Some(300)),
             ("2 h", Some(7_200)),
             ("1w", Some(604_800)),
+            ("1h30min", Some(5_400)),
+            ("2 weeks", Some(1_209_600)),
             ("90", None),
             ("d", None),
             ("-1d", None),
+            ("1mo", None),
             ("1y", None),
             ("18446744073709551615w", None),
         ];

@@ -3,15 +3,16 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::exit::{Exit, Failure};
+use super::session_arg::{Meant, Target};
 use super::{output, selection, session_arg, stores};
 use crate::catalog::Catalog;
-use crate::session::{Damage, Refusal, Session, State};
+use crate::session::{Damage, DamageClass, Refusal, Session, State};
 
 /// Something that is not ok, as programs see it. Without an id: a file that sessions share.
 #[derive(Debug, Serialize)]
@@ -41,11 +42,11 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     if chosen.is_empty() && !args.all {
         chosen.push(one_session(&catalog, args.dir.as_deref())?);
     }
-    let progress = Progress::over(chosen.len());
+    let mut progress = Progress::over(chosen.len());
     let mut report = Report::new(out, args.json);
     for (agent, damage) in &listing.problems {
         let finding = of_damage(damage, State::Damaged);
-        report.add(&Finding { agent: agent.name(), ..finding }, &progress)?;
+        report.add(&Finding { agent: agent.name(), ..finding }, &mut progress)?;
     }
     let mut sessions = 0_u64;
     for (project, listed) in &chosen {
@@ -53,17 +54,23 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         for session in with_subagents(&catalog, &listed.session) {
             sessions += 1;
             for finding in look_at(&catalog, &session, project.as_deref()) {
-                report.add(&finding, &progress)?;
+                report.add(&finding, &mut progress)?;
             }
             // Each is looked at once: what was read of it need not stay.
             catalog.forget(&session.key);
         }
         progress.done();
     }
-    progress.end();
+    drop(progress);
+    let unread = report.unread;
     let (damaged, remarks) = report.end()?;
     output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
-    Ok(if damaged > 0 { Exit::Damage } else { Exit::Done })
+    Ok(match (damaged, unread) {
+        (1.., _) => Exit::Damage,
+        // Whether all is sound is not known.
+        (0, 1..) => Exit::Incomplete,
+        (0, 0) => Exit::Done,
+    })
 }
 
 /// The session that was named instead of a project.
@@ -71,7 +78,12 @@ fn one_session(catalog: &Catalog, named: Option<&Path>) -> Result<selection::Cho
     let nothing = |dir: &Path| Failure::NothingToCheck { dir: dir.display().to_string() };
     let Some(named) = named else { return Err(nothing(&selection::as_given(None)?)) };
     match session_arg::find(catalog, &named.to_string_lossy()) {
-        Ok(meant) => Ok((meant.project, meant.listed)),
+        // A session is checked with its sub-agents.
+        Ok(Meant { project, target: Target::Session(listed), .. }) => Ok((project, listed)),
+        Ok(Meant { project, target: Target::Subagent { parent, .. }, .. }) => Ok((project, parent)),
+        Ok(Meant { target: Target::Undone { session, number }, .. }) => {
+            Err(session_arg::of_undone("check", &session.session, number))
+        }
         // A project without sessions.
         Err(_) if named.is_dir() => Err(nothing(&selection::as_given(Some(named))?)),
         Err(failure) => Err(failure),
@@ -83,16 +95,19 @@ struct Report<'o> {
     out: &'o mut dyn Write,
     json: bool,
     damaged: u64,
+    /// Of the remarks: what could not be read.
+    unread: u64,
     remarks: u64,
 }
 
 impl<'o> Report<'o> {
     fn new(out: &'o mut dyn Write, json: bool) -> Report<'o> {
-        Report { out, json, damaged: 0, remarks: 0 }
+        Report { out, json, damaged: 0, unread: 0, remarks: 0 }
     }
 
-    fn add(&mut self, finding: &Finding, progress: &Progress) -> Result<(), Failure> {
+    fn add(&mut self, finding: &Finding, progress: &mut Progress) -> Result<(), Failure> {
         let first = self.damaged + self.remarks == 0;
+        self.unread += u64::from(finding.state == State::Unreadable.name());
         match finding.is_damage() {
             true => self.damaged += 1,
             false => self.remarks += 1,
@@ -119,38 +134,77 @@ impl<'o> Report<'o> {
     }
 }
 
-/// A bar on standard error, where that is a terminal.
-struct Progress(ProgressBar);
+/// How long a bar stands before it is drawn again.
+const REDRAWN_AFTER: Duration = Duration::from_millis(100);
+/// To the beginning of the terminal's line, and clear it.
+const CLEAR: &str = "\r\x1b[K";
+
+/// A bar on standard error, where that is a terminal. A terminal that is gone stops no check, so that errors of
+/// writing to it are ignored.
+struct Progress {
+    shown: bool,
+    done: usize,
+    all: usize,
+    /// What is being read.
+    name: String,
+    drawn: Option<Instant>,
+}
 
 impl Progress {
     fn over(sessions: usize) -> Progress {
-        if !io::stderr().is_terminal() {
-            return Progress(ProgressBar::hidden());
-        }
-        let bar = ProgressBar::new(sessions as u64);
-        // The template is fixed; without it the bar is only plainer.
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {eta} left {msg}") {
-            bar.set_style(style);
-        }
-        Progress(bar)
+        let shown = io::stderr().is_terminal();
+        Progress { shown, done: 0, all: sessions, name: String::new(), drawn: None }
     }
 
-    fn at(&self, id: &str) {
+    fn at(&mut self, id: &str) {
         let end: String = id.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect();
-        self.0.set_message(crate::render::one_line(&end).into_owned());
+        self.name = crate::render::one_line(&end).into_owned();
+        if self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAWN_AFTER) {
+            self.draw();
+        }
     }
 
-    fn done(&self) {
-        self.0.inc(1);
+    fn done(&mut self) {
+        self.done += 1;
+    }
+
+    fn draw(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "{CLEAR}{}", self.line());
+            self.drawn = Some(Instant::now());
+        }
+    }
+
+    /// Short enough for any terminal.
+    fn line(&self) -> String {
+        const WIDTH: usize = 20;
+        let full = self.done * WIDTH / self.all.max(1);
+        format!("[{:<WIDTH$}] {}/{} {}", "#".repeat(full), self.done, self.all, self.name)
     }
 
     /// Writes something else to the terminal.
-    fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.0.suspend(write)
+    fn aside<T>(&mut self, write: impl FnOnce() -> T) -> T {
+        let was_there = self.clear();
+        let written = write();
+        if was_there {
+            self.draw();
+        }
+        written
     }
 
-    fn end(&self) {
-        self.0.finish_and_clear();
+    /// Whether there was a bar.
+    fn clear(&mut self) -> bool {
+        let drawn = self.drawn.take().is_some();
+        if drawn {
+            let _ = write!(io::stderr(), "{CLEAR}");
+        }
+        drawn
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -193,18 +247,29 @@ fn without_damage(state: State) -> &'static str {
     match state {
         State::Empty => "the session has no turns",
         State::NoTranscript => "the session's transcript is not there",
-        State::Ok | State::Torn | State::Damaged | State::Unsupported => "no more is known",
+        State::Ok | State::Torn | State::Damaged | State::Unsupported | State::Unreadable => {
+            "no more is known"
+        }
     }
 }
 
 fn of_damage(damage: &Damage, state: State) -> Finding {
     Finding {
         file: Some(damage.file.clone()),
-        line: Some(damage.line),
-        byte: Some(damage.byte),
+        line: damage.place().map(|(line, _)| line),
+        byte: damage.place().map(|(_, byte)| byte),
         class: Some(damage.class.name()),
         // A damaged session may have a torn tail besides: that one is no damage.
-        ..plain(if damage.class.is_torn() { State::Torn } else { state }.name(), damage.message.clone())
+        ..plain(state_of(damage, state).name(), damage.message.clone())
+    }
+}
+
+/// In which state a file is because of this damage, if its session is in `state`.
+fn state_of(damage: &Damage, state: State) -> State {
+    match damage.class {
+        DamageClass::Unreadable => State::Unreadable,
+        class if class.is_torn() => State::Torn,
+        _ => state,
     }
 }
 
@@ -219,10 +284,29 @@ fn print(finding: &Finding, out: &mut dyn Write) -> Result<(), Failure> {
     let of = finding.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
     let place = match (&finding.file, finding.line) {
         (Some(file), Some(line)) => format!("{file}:{line}: "),
+        (Some(file), None) => format!("{file}: "),
         _ => String::new(),
     };
     let class = finding.class.unwrap_or(finding.state);
     let line = format!("{of}{place}{class}: {}", finding.message);
     writeln!(out, "{}", crate::render::one_line(&line))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_grows_with_the_sessions_that_are_read() {
+        let mut progress = Progress::over(340);
+        progress.shown = false;
+        progress.at("0c45fd13-bf97-4bf8-9665-76d7e8ac2706");
+        assert_eq!(progress.line(), "[                    ] 0/340 e8ac2706");
+        (0..85).for_each(|_| progress.done());
+        assert_eq!(progress.line(), "[#####               ] 85/340 e8ac2706");
+        (85..340).for_each(|_| progress.done());
+        assert_eq!(progress.line(), "[####################] 340/340 e8ac2706");
+        assert!(!Progress::over(0).line().contains('#'));
+    }
 }

@@ -12,11 +12,12 @@ use super::exit::{Exit, Failure};
 use super::mount::default_mount_point;
 use super::output;
 use super::work_tree::WorkTree;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Listing};
 use crate::cut::{self, Leftover, StateDir};
 use crate::daemon::{self, Answer};
 use crate::host::{Environment, mountinfo};
 use crate::render;
+use crate::session::AgentKind;
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +147,7 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
             for store in catalog.stores() {
                 let agent = store.agent.kind();
                 findings.push(ok(format!("{agent}: {} sessions", count(agent))));
+                findings.extend(unreadable(agent, &listing));
             }
             for (agent, problem) in &listing.problems {
                 findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
@@ -156,6 +158,21 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
         Err(refusal) => findings.push(fail(refusal.to_string(), "turnfs check --all")),
     }
     findings
+}
+
+/// The sessions with files that this user may not read (those of `sudo codex`, for example); told by stats only.
+fn unreadable(agent: AgentKind, listing: &Listing) -> Option<Finding> {
+    let is_unreadable = |file: &Path| {
+        rustix::fs::access(file, Access::READ_OK).is_err_and(|errno| errno == rustix::io::Errno::ACCESS)
+    };
+    let mut files =
+        listing.all().into_iter().filter(|(_, of)| of.session.key.agent == agent).filter_map(|(_, of)| {
+            let all = of.session.files.iter().map(|file| of.session.key.root.join(file));
+            all.into_iter().find(|file| is_unreadable(file))
+        });
+    let first = files.next()?;
+    let what = format!("{agent}: {} sessions cannot be read by this user", 1 + files.count());
+    Some(warn(what, format!("sudo chown $USER {}", first.display())))
 }
 
 fn state(env: &Environment) -> Vec<Finding> {

@@ -17,6 +17,8 @@ pub enum Exit {
     Usage,
     /// `check` could not run.
     CouldNotRun,
+    /// `check` could not read everything, and found no damage in the rest.
+    Incomplete,
 }
 
 impl From<Exit> for ExitCode {
@@ -24,7 +26,7 @@ impl From<Exit> for ExitCode {
         ExitCode::from(match exit {
             Exit::Done => 0,
             Exit::Failed | Exit::Damage => 1,
-            Exit::Usage | Exit::CouldNotRun => 2,
+            Exit::Usage | Exit::CouldNotRun | Exit::Incomplete => 2,
         })
     }
 }
@@ -54,6 +56,18 @@ pub enum Failure {
     NothingToCheck { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]
     NoWorkingDirectory(io::Error),
+    #[error(
+        "the mount at {path} does not answer; its daemon hangs or is stopped: `turnfs umount {path}` takes it away"
+    )]
+    SilentMount { path: String },
+    #[error("the daemon of the mount at {path} is gone; `turnfs umount {path}` takes the mount away")]
+    DeadMount { path: String },
+    #[error("there is no directory {dir}, and no session was recorded for it{near}")]
+    NoSuchDirectory { dir: String, near: String },
+    #[error("no sessions of {dir}{near}")]
+    NoSessionHere { dir: String, near: String },
+    #[error("unknown command {name:?}; `turnfs help` lists the commands")]
+    UnknownCommand { name: String },
     #[error("{path} is in no turnfs mount; name a session by its id or directory name")]
     NotInAMount { path: String },
     #[error("{path} is no session; go one level deeper, or name a session by its id")]

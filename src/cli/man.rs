@@ -6,7 +6,6 @@ use clap::CommandFactory as _;
 
 use super::args::{Cli, ManArgs};
 use super::exit::{Exit, Failure};
-use crate::session::Refusal;
 
 pub fn run(args: &ManArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut cli = Cli::command();
@@ -15,7 +14,7 @@ pub fn run(args: &ManArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         None => cli,
         Some(name) => match cli.find_subcommand(name) {
             Some(command) => command.clone(),
-            None => return Err(Refusal::NotFound { what: format!("a command {name:?}") }.into()),
+            None => return Err(Failure::UnknownCommand { name: name.clone() }),
         },
     };
     clap_mangen::Man::new(page).render(out)?;

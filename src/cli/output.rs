@@ -6,6 +6,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::exit::Failure;
 use crate::render;
@@ -39,12 +40,13 @@ pub fn path(path: &Path) -> String {
     render::one_line(&path.to_string_lossy()).into_owned()
 }
 
-/// The first line of a prompt or title, at most `limit` characters.
+/// The first line of a prompt or title, at most `limit` columns of a terminal wide.
 pub fn headline(text: &str, limit: usize) -> String {
     let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    let cut: String = first.chars().take(limit).collect();
-    let more = if cut.len() < first.len() { "…" } else { "" };
-    format!("{}{more}", render::one_line(&cut))
+    let safe = render::one_line(first);
+    let cut = render::cut_to_width(&safe, limit);
+    let more = if cut.len() < safe.len() { "…" } else { "" };
+    format!("{cut}{more}")
 }
 
 /// A number of turns in words.
@@ -75,13 +77,13 @@ pub fn age(then: Timestamp, now: Timestamp) -> String {
 pub fn table(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
-            let _ = write!(line, "{cell:width$}  ");
+            let _ = write!(line, "{cell}{:1$}  ", "", width.saturating_sub(cell.width()));
         }
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -129,5 +131,18 @@ mod tests {
         let mut out = Vec::new();
         table(&mut out, &rows).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "a   bbb\ncc\n");
+    }
+
+    #[test]
+    fn columns_are_aligned_also_with_wide_and_combined_characters() {
+        let cells = ["ab", "修复", "👩‍💻", "e\u{301}", "ﾊ"];
+        let rows: Vec<Vec<String>> = cells.iter().map(|cell| vec![(*cell).into(), "|".into()]).collect();
+        let mut out = Vec::new();
+        table(&mut out, &rows).unwrap();
+        for line in String::from_utf8(out).unwrap().lines() {
+            assert_eq!(line[..line.len() - 1].width(), 6, "{line}");
+        }
+        assert_eq!(headline("修复登录竞争", 5), "修复…");
+        assert_eq!(headline("修复登录竞争", 12), "修复登录竞争");
     }
 }

@@ -9,7 +9,7 @@ use crate::cut;
 
 pub fn run(args: &RescueArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let session = session_arg::find(&catalog, &args.session)?.listed.session;
+    let session = session_arg::find(&catalog, &args.session)?.session("rescue")?;
     let state = stores::recovered_state()?;
     let view = catalog.view(&session.key)?;
     let (id, turns) = cut::rescue(&state, &view.session, &view.history)?;

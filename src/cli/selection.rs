@@ -3,9 +3,10 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::exit::Failure;
-use super::session_arg;
+use super::{output, session_arg};
 use crate::catalog::{Listed, Listing};
 use crate::host::{self, Host};
+use crate::session::{Errno, Refusal};
 
 /// A session and its project (`None`: unplaced).
 pub type Chosen = (Option<PathBuf>, Listed);
@@ -26,9 +27,7 @@ pub fn choose(listing: &Listing, dir: Option<&Path>, all: bool) -> Result<Vec<Ch
         };
         spellings.into_iter().flat_map(of).collect()
     };
-    chosen.sort_by(|(_, a), (_, b)| {
-        b.session.updated.cmp(&a.session.updated).then_with(|| a.name.cmp(&b.name))
-    });
+    chosen.sort_by(|(_, a), (_, b)| a.session.newest_first(&b.session));
     Ok(chosen)
 }
 
@@ -44,7 +43,7 @@ pub fn as_given(dir: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     let here = std::env::current_dir().map_err(Failure::NoWorkingDirectory)?;
     let pwd = std::env::var_os("PWD").map(PathBuf::from).filter(|pwd| pwd.is_absolute());
-    let shell = pwd.filter(|pwd| pwd.canonicalize().is_ok_and(|resolved| resolved == here));
+    let shell = pwd.filter(|pwd| *pwd == here || resolved(pwd).is_some_and(|resolved| resolved == here));
     Ok(lexically_normal(&shell.unwrap_or(here).join(given)))
 }
 
@@ -71,6 +70,43 @@ fn spellings(given: &Path) -> Vec<PathBuf> {
     let shown =
         resolved.as_deref().and_then(session_arg::inside_mount).map(|inside| Path::new("/").join(inside));
     host::spellings(given, [resolved, shown])
+}
+
+/// Why a project has no sessions: `Ok` if its directory is there.
+///
+/// # Errors
+/// When nothing is there, or a mount on the way does not answer.
+pub fn is_there(listing: &Listing, dir: Option<&Path>) -> Result<(), Failure> {
+    let given = as_given(dir)?;
+    match session_arg::resolve(&given) {
+        Ok(_) => Ok(()),
+        Err(Failure::Refused(Refusal::Io { errno: Errno::NOENT | Errno::NOTDIR, .. })) => {
+            let near = match nearest(listing, &given) {
+                Some(project) => format!("; did you mean {}?", output::path(project)),
+                None => "; `turnfs ls --all` lists those of all projects".into(),
+            };
+            Err(Failure::NoSuchDirectory { dir: output::path(&given), near })
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// How alike two paths have to be for one to be suggested for the other, from 0 to 1.
+const ALIKE: f64 = 0.8;
+
+/// The project that a path may have been meant for: one above it, or one that is spelled nearly so.
+fn nearest<'l>(listing: &'l Listing, given: &Path) -> Option<&'l Path> {
+    let above = given.ancestors().skip(1).find_map(|above| listing.projects.get_key_value(above));
+    if let Some((project, _)) = above {
+        return Some(project);
+    }
+    let given = given.to_string_lossy();
+    let scored = listing
+        .projects
+        .keys()
+        .map(|project| (strsim::normalized_damerau_levenshtein(&given, &project.to_string_lossy()), project));
+    let best = scored.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= ALIKE).then_some(best.1)
 }
 
 /// What is there, with its path resolved. A place that does not answer counts as not there.

@@ -1,81 +1,288 @@
-//! The SESSION argument: an id, a part of one, a directory name, or a path inside a mount.
+//! The SESSION argument: an id, a part of one, a directory name, words of a title, `latest`, or a path inside a
+//! mount. Such a path means what it shows: the session, a sub-agent below `agents/`, or what an undo removed
+//! below `undone/`.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
+use serde::Deserialize;
+
+use super::args::Number;
 use super::exit::Failure;
-use super::selection::as_given;
-use crate::catalog::{Catalog, Listed, Listing};
-use crate::host::mountinfo;
-use crate::session::Refusal;
+use super::output;
+use super::selection::{self, Chosen, as_given};
+use crate::catalog::{Catalog, Found, Listed, Listing};
+use crate::host::{PATIENCE, mountinfo, within};
+use crate::session::{Refusal, Session};
 
-/// The session that was meant.
+/// The name of the newest session.
+pub const LATEST: &str = "latest";
+/// Largest `meta.json` that is read, bytes.
+const LARGEST_META: u64 = 16 << 20;
+
+/// What was meant.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Session(Listed),
+    /// A sub-agent of `parent`.
+    Subagent {
+        parent: Listed,
+        agent: Arc<Session>,
+    },
+    /// What undo `number` of the session removed.
+    Undone {
+        session: Listed,
+        number: u32,
+    },
+}
+
+/// What a SESSION argument means.
 #[derive(Debug)]
 pub struct Meant {
     pub project: Option<PathBuf>,
-    pub listed: Listed,
-    /// For a path: what follows the session's directory (`turns/003`).
+    pub target: Target,
+    /// For a path: what follows the target's directory (`turns/003`).
     pub rest: PathBuf,
 }
 
-/// Finds the session that `text` means.
+impl Meant {
+    fn of(found: Found, rest: PathBuf) -> Meant {
+        let target = match found.subagent {
+            Some(agent) => Target::Subagent { parent: found.listed, agent },
+            None => Target::Session(found.listed),
+        };
+        Meant { project: found.project, target, rest }
+    }
+
+    /// The session, for what is only done to a session as a whole. `verb`: what is to be done.
+    ///
+    /// # Errors
+    /// [`Refusal::CannotCut`] where a sub-agent or a removed branch was meant: never its session instead.
+    pub fn session(self, verb: &str) -> Result<Arc<Session>, Failure> {
+        match self.target {
+            Target::Session(listed) => Ok(listed.session),
+            Target::Subagent { parent, agent } => Err(of_subagent(verb, &agent, &parent.session)),
+            Target::Undone { session, number } => Err(of_undone(verb, &session.session, number)),
+        }
+    }
+}
+
+fn of_subagent(verb: &str, agent: &Session, parent: &Session) -> Failure {
+    let what = format!(
+        "{} is a sub-agent of {}, and {verb} is for whole sessions; name the session itself, or look at the sub-agent with `turnfs show`",
+        agent.id, parent.id
+    );
+    Refusal::CannotCut { what }.into()
+}
+
+/// Why that cannot be done to what an undo removed.
+pub fn of_undone(verb: &str, session: &Session, number: u32) -> Failure {
+    let what = format!(
+        "that is what undo {number} of {} removed, and {verb} is for whole sessions; bring it back with `turnfs redo {} {number}`, or look at it with `turnfs show {} --undone {number}`",
+        session.id, session.id, session.id
+    );
+    Refusal::CannotCut { what }.into()
+}
+
+/// Finds what `text` means.
 ///
 /// # Errors
-/// When it means none, or more than one.
+/// When it means nothing, or more than one thing.
 pub fn find(catalog: &Catalog, text: &str) -> Result<Meant, Failure> {
     let path = Path::new(text);
+    if text == LATEST {
+        return latest(catalog);
+    }
     if text.contains('/') || text == "." || text == ".." {
-        return by_path(catalog, path);
+        return match by_path(catalog, path) {
+            // A title may have a slash.
+            Err(Failure::Refused(Refusal::Io { path, errno, action }))
+                if errno == crate::session::Errno::NOENT =>
+            {
+                let refusal = Refusal::Io { path, errno, action };
+                catalog.find(text).map(|found| Meant::of(found, PathBuf::new())).map_err(|_| refusal.into())
+            }
+            other => other,
+        };
     }
     match catalog.find(text) {
-        Ok((project, listed)) => Ok(Meant { project, listed, rest: PathBuf::new() }),
-        // `latest`, said in a project's directory of a mount.
-        Err(Refusal::NotFound { .. }) if path.symlink_metadata().is_ok() => by_path(catalog, path),
+        Ok(found) => Ok(Meant::of(found, PathBuf::new())),
+        // What stands in a directory of a mount: an id's link.
+        Err(Refusal::NoSuchSession { .. }) if is_in_a_mount(path) => by_path(catalog, path),
+        Err(Refusal::NoSuchSession { text, near }) if text.parse::<Number>().is_ok() => {
+            let hint = format!("; turn {text} of the newest session here is `turnfs show latest {text}`");
+            Err(Refusal::NoSuchSession { near: near + &hint, text }.into())
+        }
         Err(refusal) => Err(refusal.into()),
     }
 }
 
-fn by_path(catalog: &Catalog, path: &Path) -> Result<Meant, Failure> {
-    let shown = || path.display().to_string();
-    // Resolving follows `latest` and the names by full id; the mount itself answers.
-    let resolved =
-        as_given(Some(path))?.canonicalize().map_err(|error| Refusal::io("cannot find", path, error))?;
-    let inside = inside_mount(&resolved).ok_or_else(|| Failure::NotInAMount { path: shown() })?;
-    match split(&*catalog.listing()?, &inside) {
-        Some(meant) => Ok(meant),
-        None => by_name_only(catalog, &inside, &shown()),
+/// Whether something of this name is in the working directory, and that in a mount.
+fn is_in_a_mount(path: &Path) -> bool {
+    let here = std::env::current_dir().ok().and_then(|here| inside_mount(&here));
+    let there = path.to_owned();
+    here.is_some() && within(PATIENCE, move || there.symlink_metadata().is_ok()).unwrap_or(false)
+}
+
+/// The newest session of the project at the working directory; in a mount, what `latest` there leads to.
+fn latest(catalog: &Catalog) -> Result<Meant, Failure> {
+    if is_in_a_mount(Path::new(LATEST)) {
+        return by_path(catalog, Path::new(LATEST));
     }
+    let listing = catalog.listing()?;
+    let newest = selection::choose(&listing, None, false)?.into_iter().next();
+    let Some((project, listed)): Option<Chosen> = newest else {
+        let dir = as_given(None)?;
+        let above = dir.ancestors().skip(1).find(|above| !listing.of(Some(above)).is_empty());
+        let above = above.map(|above| {
+            format!("; the project {} above it has some: go there, or name a session", output::path(above))
+        });
+        let near = above.unwrap_or_else(|| "; `turnfs ls --all` lists those of all projects".into());
+        return Err(Failure::NoSessionHere { dir: output::path(&dir), near });
+    };
+    Ok(Meant { project, target: Target::Session(listed), rest: PathBuf::new() })
+}
+
+fn by_path(catalog: &Catalog, path: &Path) -> Result<Meant, Failure> {
+    let shown = || output::path(path);
+    // Resolving follows `latest` and the names by full id; the mount itself answers.
+    let resolved = resolve(&as_given(Some(path))?)?;
+    let (mount, inside) = mount_of(&resolved).ok_or_else(|| Failure::NotInAMount { path: shown() })?;
+    let listing = catalog.listing()?;
+    let found = match split(&listing, &inside) {
+        Some(found) => Some(found),
+        None => told_by_mount(&listing, &mount, &inside).or(by_name_only(catalog, &inside)?),
+    };
+    let Some((project, listed, rest)) = found else { return Err(Failure::NotASession { path: shown() }) };
+    below(catalog, project, listed, &rest, &shown)
+}
+
+type Place = (Option<PathBuf>, Listed, PathBuf);
+
+/// What the rest of a path behind a session's directory means.
+fn below(
+    catalog: &Catalog,
+    project: Option<PathBuf>,
+    listed: Listed,
+    rest: &Path,
+    shown: &dyn Fn() -> String,
+) -> Result<Meant, Failure> {
+    let mut names = rest.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
+        _ => None,
+    });
+    let (dir, name) = (names.next(), names.next());
+    let own = rest.components().skip(2).collect::<PathBuf>();
+    let (target, rest) = match (dir.as_deref(), name) {
+        (Some("agents"), Some(name)) => {
+            let agents = catalog.subagents(&listed.session)?;
+            let agent = agents.into_iter().find(|agent| agent.subagent.as_deref() == Some(name.as_str()));
+            let what = || format!("the sub-agent {name} of {}", listed.session.id);
+            let agent = agent.ok_or_else(|| Refusal::NotFound { what: what() })?;
+            (Target::Subagent { parent: listed, agent }, own)
+        }
+        (Some("undone"), Some(number)) => {
+            let what = || format!("the undo {number} of {}", listed.session.id);
+            let number = number.parse().map_err(|_| Refusal::NotFound { what: what() })?;
+            (Target::Undone { session: listed, number }, own)
+        }
+        // Branches that this version does not know are not the live session, either.
+        (Some("agents" | "undone" | "abandoned"), _) => {
+            return Err(Failure::NotASession { path: shown() });
+        }
+        _ => (Target::Session(listed), rest.to_owned()),
+    };
+    Ok(Meant { project, target, rest })
+}
+
+/// A path resolved, or why it is not; within the time that a command waits.
+///
+/// # Errors
+/// When nothing is there, and when a mount on the way does not answer.
+pub fn resolve(given: &Path) -> Result<PathBuf, Failure> {
+    let asked = given.to_owned();
+    match within(PATIENCE, move || asked.canonicalize()) {
+        Some(Ok(resolved)) => Ok(resolved),
+        Some(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Err(Failure::DeadMount { path: output::path(&mount_point(given)) })
+        }
+        Some(Err(error)) => Err(Refusal::io("cannot find", given, error).into()),
+        None => Err(Failure::SilentMount { path: output::path(&mount_point(given)) }),
+    }
+}
+
+/// Where the mount is that a path leads into, as far as its spelling tells.
+fn mount_point(given: &Path) -> PathBuf {
+    let mounts = mountinfo::read().unwrap_or_default();
+    let mount = mountinfo::containing(&mounts, given).filter(|mount| mount.is_turnfs());
+    mount.map_or_else(|| given.to_owned(), |mount| mount.mount_point.clone())
+}
+
+/// The mount asked: a session's `meta.json` says which one it is, whatever its directory is called there.
+fn told_by_mount(listing: &Listing, mount: &Path, inside: &Path) -> Option<Place> {
+    #[derive(Deserialize)]
+    struct Meta {
+        id: String,
+        agent: String,
+    }
+    let dirs: Vec<PathBuf> = inside.ancestors().map(Path::to_owned).collect();
+    let mount = mount.to_owned();
+    // The topmost directory with such a file is the session's; a sub-agent's lies below.
+    let (dir, meta) = within(PATIENCE, move || {
+        dirs.into_iter().rev().find_map(|dir| {
+            let file = std::fs::File::open(mount.join(&dir).join("meta.json")).ok()?;
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut std::io::Read::take(file, LARGEST_META), &mut text).ok()?;
+            Some((dir, serde_json::from_str::<Meta>(&text).ok()?))
+        })
+    })
+    .flatten()?;
+    let rest = inside.strip_prefix(&dir).ok()?.to_owned();
+    let all = listing.all();
+    let mut fitting = all.iter().filter(|(_, listed)| {
+        let session = &listed.session;
+        session.id == meta.id && session.key.agent.name() == meta.agent
+    });
+    let (project, listed) = fitting.next()?;
+    let only = fitting.next().is_none();
+    only.then(|| (project.map(Path::to_path_buf), (*listed).clone(), rest))
 }
 
 /// The mount shows one project at its root, or a store that this command does not look at: then only the
 /// name counts.
-fn by_name_only(catalog: &Catalog, inside: &Path, shown: &str) -> Result<Meant, Failure> {
+fn by_name_only(catalog: &Catalog, inside: &Path) -> Result<Option<Place>, Failure> {
     let mut components = inside.components();
-    let name = components.next().map(|first| first.as_os_str().to_string_lossy().into_owned());
+    let Some(name) = components.next() else { return Ok(None) };
     let rest = components.as_path().to_owned();
-    match name.map(|name| catalog.find(&name)) {
-        Some(Ok((project, listed))) => Ok(Meant { project, listed, rest }),
-        Some(Err(Refusal::NotFound { .. })) | None => Err(Failure::NotASession { path: shown.into() }),
-        Some(Err(refusal)) => Err(refusal.into()),
+    match catalog.find(&name.as_os_str().to_string_lossy()) {
+        Ok(Found { project, listed, subagent: None }) => Ok(Some((project, listed, rest))),
+        Ok(_) | Err(Refusal::NoSuchSession { .. }) => Ok(None),
+        Err(refusal) => Err(refusal.into()),
     }
 }
 
 /// The part of a resolved path that lies inside a turnfs mount.
 pub fn inside_mount(resolved: &Path) -> Option<PathBuf> {
+    mount_of(resolved).map(|(_, inside)| inside)
+}
+
+/// The turnfs mount that a resolved path lies in, and the path within.
+fn mount_of(resolved: &Path) -> Option<(PathBuf, PathBuf)> {
     let mounts = mountinfo::read().unwrap_or_default();
     let mount = mountinfo::containing(&mounts, resolved).filter(|mount| mount.is_turnfs())?;
-    Some(resolved.strip_prefix(&mount.mount_point).ok()?.to_owned())
+    let inside = resolved.strip_prefix(&mount.mount_point).ok()?.to_owned();
+    Some((mount.mount_point.clone(), inside))
 }
 
 /// Finds the session that a path in an all-projects mount goes through. A project can lie inside another
 /// one, so the deepest project with such a session counts.
-fn split(listing: &Listing, inside: &Path) -> Option<Meant> {
+fn split(listing: &Listing, inside: &Path) -> Option<Place> {
     inside.ancestors().find_map(|session_dir| {
-        let name = session_dir.file_name().and_then(OsStr::to_str)?;
+        let name = session_dir.file_name()?.to_str()?;
         let place = session_dir.parent()?;
         let project = (place != Path::new(".turnfs/unplaced")).then(|| Path::new("/").join(place));
-        let listed = listing.named(project.as_deref(), name)?.clone();
+        let listed = listing.meant(project.as_deref(), name)?.clone();
         let rest = inside.strip_prefix(session_dir).ok()?.to_owned();
-        Some(Meant { project, listed, rest })
+        Some((project, listed, rest))
     })
 }

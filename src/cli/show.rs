@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::args::{Number, ShowArgs};
 use super::exit::{Exit, Failure};
+use super::session_arg::Target;
 use super::{output, session_arg, stores};
 use crate::agents;
 use crate::catalog::{Catalog, View};
@@ -51,10 +52,16 @@ struct TurnShown {
 
 pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let meant = session_arg::find(&catalog, &args.session)?;
-    let view = catalog.view(&meant.listed.session.key)?;
+    let named = args.session.as_deref().unwrap_or(session_arg::LATEST);
+    let meant = session_arg::find(&catalog, named)?;
+    let (session, undone) = match &meant.target {
+        Target::Session(listed) => (&listed.session, None),
+        Target::Subagent { agent, .. } => (agent, None),
+        Target::Undone { session, number } => (&session.session, Some(*number)),
+    };
+    let view = catalog.view(&session.key)?;
     let asked = args.n.or_else(|| turn_in_path(&meant.rest));
-    if let Some(number) = args.undone {
+    if let Some(number) = args.undone.or(undone) {
         return show_undone(&catalog, &view, number, asked, args.json, out);
     }
     let project = meant.project.as_deref();
@@ -150,8 +157,8 @@ fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Resu
         ("project", project.map_or("none".into(), |project| project.to_string_lossy().into_owned())),
         ("state", view.history.state.to_string()),
     ];
-    if let Some(title) = &session.title {
-        facts.insert(1, ("title", title.clone()));
+    if let Some(title) = crate::session::title(session, Some(&view.history)) {
+        facts.insert(1, ("title", title));
     }
     if let Some(damage) = view.history.shown_damage() {
         facts.push(("damage", damage.to_string()));

@@ -17,7 +17,7 @@ use crate::session::Refusal;
 /// When there is no place to look at (no HOME).
 pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     args.must_exist()?;
-    let catalog = Catalog::new(&Environment::of_process(), &args.options());
+    let catalog = Catalog::for_one_command(&Environment::of_process(), &args.options());
     if catalog.stores().is_empty() {
         return Err(daemon::Failure::NoStore.into());
     }

@@ -35,7 +35,7 @@ struct FileKept {
 
 pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let session = session_arg::find(&catalog, &args.session)?.listed.session;
+    let session = session_arg::find(&catalog, &args.session)?.session("undo")?;
     if args.dry_run {
         let view = catalog.view(&session.key)?;
         let n = show::turn(&view.history, args.n)?.n;

@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::disk::{CHUNK, Open, Tree, temporary};
+use super::disk::{CHUNK, Open, Tree};
 use super::journal::{Change, Direction, How, Image};
 use super::lease::Hands;
 use super::scan::Scan;
+use super::several_names::{self, new_name as beside};
 use crate::session::{Refusal, Result};
 
 /// Where changes are made: the store, with the hands that hold its files, and the undo's directory.
@@ -30,7 +31,8 @@ impl Site<'_> {
                 let (Some(from), Some(to)) = (direction.start(change), direction.goal(change)) else {
                     return Err(broken(change));
                 };
-                if open.len()? != from.len {
+                // A file that has got a second name meanwhile is not cut in place either.
+                if open.len()? != from.len || open.has_several_links()? {
                     return Err(Refusal::Changed { what: change.file.display().to_string() });
                 }
                 if to.len > from.len {
@@ -55,7 +57,7 @@ impl Site<'_> {
         let scan = |open: &Open, image: Image| {
             Ok(Scan::of(open, &[image.len])?.prefix(image.len) == Some(image.hash))
         };
-        match (direction.goal(change), self.hands.file(&change.file)) {
+        match (direction.goal(change), self.held(&change.file)?) {
             (None, _) => Ok(self.store.stat(&change.file)?.is_none()),
             (Some(image), Some(open)) => scan(open, image),
             (Some(image), None) => match self.store.read(&change.file)? {
@@ -98,7 +100,7 @@ impl Site<'_> {
                 (self.tail(&direction.start_tail(index))?, self.tail(&direction.goal_tail(index))?);
             let state = look(open, change.keep, from, to, &old, &new)?;
             let (growth_at, note) = match state {
-                Found::Before => return Ok(None),
+                Found::Before => return self.take_in_old(change, &from, open).map(|()| None),
                 Found::Ours { growth_at } => (growth_at, None),
                 Found::Unknown => {
                     let aside = self.save_aside(index, open)?;
@@ -112,6 +114,10 @@ impl Site<'_> {
                     )
                 }
             };
+            if open.has_several_links()? {
+                self.restore_in_a_new_file(change, &from, open, growth_at, &old)?;
+                return Ok(note);
+            }
             // What a client appended behind the cut goes behind the restored content. It is copied to
             // the undo's directory first: the places may overlap.
             let grown = open.len()?.saturating_sub(growth_at);
@@ -142,8 +148,49 @@ impl Site<'_> {
                 // So that an undo that never was does not look like activity.
                 open.set_mtime(from.mtime)?;
             }
+            self.take_in_old(change, &from, open)?;
             Ok(note)
         })
+    }
+
+    fn take_in_old(&self, change: &Change, from: &Image, now: &Open) -> Result<()> {
+        let is_awaited = self.hands.is_awaited(&change.file);
+        several_names::take_in_old(self.store, &change.file, from, now, is_awaited)
+    }
+
+    /// As [`Site::roll_back_in_place`], of a file that has got more names since it was cut: they keep what they have.
+    /// Its content: what was kept, the `old` tail, and what stands in `open` from `growth_at` on.
+    fn restore_in_a_new_file(
+        &self,
+        change: &Change,
+        from: &Image,
+        open: &Open,
+        growth_at: u64,
+        old: &Open,
+    ) -> Result<()> {
+        let beside = beside(&change.file);
+        self.store.unlink(&beside)?;
+        let copy = self.store.create(&beside)?;
+        copy.copy_from(open, 0, change.keep, 0)?;
+        copy.copy_from(old, 0, old.len()?, change.keep)?;
+        let grown = open.len()?.saturating_sub(growth_at);
+        copy.copy_from(open, growth_at, grown, from.len)?;
+        copy.make_like(open)?;
+        if grown == 0 {
+            copy.set_mtime(from.mtime)?;
+        }
+        copy.sync()?;
+        self.store.rename(&beside, &change.file, true)?;
+        self.store.sync_parent(&change.file)?;
+        self.take_in_old(change, from, &copy)
+    }
+
+    /// The file as the hands hold it, if that still is what its name leads to.
+    fn held(&self, file: &Path) -> Result<Option<&Open>> {
+        let Some(open) = self.hands.file(file) else { return Ok(None) };
+        let there = self.store.stat(file)?.map(|facts| (facts.st_dev, facts.st_ino));
+        let facts = open.facts()?;
+        Ok((there == Some((facts.st_dev, facts.st_ino))).then_some(open))
     }
 
     fn roll_back_rename(
@@ -206,7 +253,7 @@ impl Site<'_> {
     }
 
     fn with_open<T>(&self, file: &Path, act: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
-        match self.hands.file(file) {
+        match self.held(file)? {
             Some(open) => act(open),
             None => {
                 let open = self.store.write(file)?;
@@ -237,10 +284,6 @@ impl Site<'_> {
         }
         self.store.sync_parent(&change.file)
     }
-}
-
-fn beside(file: &Path) -> PathBuf {
-    temporary(file, ".turnfs-new")
 }
 
 fn broken(change: &Change) -> Refusal {

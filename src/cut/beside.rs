@@ -13,6 +13,7 @@ use super::journal::{Direction, NewFile, Record};
 use super::lease::Hands;
 use super::resolve::Ground;
 use super::row;
+use super::several_names;
 use super::state::Locked;
 use crate::session::{Content, Refusal, Result, RowChange};
 
@@ -75,13 +76,16 @@ fn build(
         let temporary = beside(file);
         store.ensure_parents(file)?;
         let new = store.create(&temporary)?;
-        let (len, hash) = ground.write_content(store, hands, content, &new)?;
+        let (len, hash) = ground.write_content(fork.source, hands, content, &new)?;
         new.sync()?;
         written.push(Written { file: file.clone(), len, hash });
     }
     // Before any file is where a client looks, and after the long part: others wait for this lock.
-    let row =
-        record.row.as_ref().map(|change| row::Held::take(store, change, Direction::Undo)).transpose()?;
+    let row = record
+        .row
+        .as_ref()
+        .map(|change| row::Held::take_its_own(store, change, Direction::Undo))
+        .transpose()?;
     for (file, _) in files {
         store.rename(&beside(file), file, false)?;
     }
@@ -145,6 +149,9 @@ fn settle_alone(store: &Tree, record: &Record, who: &str) -> Result<Option<Strin
             row::complete(store, change)?;
         }
         return Ok(Some(format!("the fork that {who} was making is complete and stays")));
+    }
+    if let Some(change) = &record.row {
+        several_names::tidy_database(store, &change.db)?;
     }
     remove(store, record)?;
     Ok(Some(format!("the fork that {who} did not finish was removed")))

@@ -1,4 +1,4 @@
-//! Files below one directory, reached without following a symlink, and every operation that changes them.
+//! Files below one directory, and every operation that changes them. `place` says where their paths lead.
 //!
 //! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
 //! written by `row`, through SQLite): `Tree` its names, `open::Open` what is in a file. Each changing operation passes
@@ -6,29 +6,38 @@
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
 
 mod open;
+mod place;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Component, Path, PathBuf};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::fault;
 use crate::session::{Refusal, Result};
+use crate::transcript::{Last, Owner, Stop};
 
 pub(super) use open::{CHUNK, Open};
 
 const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
 const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 
+/// Longest file that is read whole, bytes: an index that sessions share, a journal, a list of removed turns. Real
+/// ones have kilobytes.
+const LONGEST_SLURP: usize = 256 << 20;
+
 /// A directory held open; all paths are relative to it.
 #[derive(Debug)]
 pub(super) struct Tree {
     path: PathBuf,
     dir: OwnedFd,
+    /// Of a store; nowhere else links are followed.
+    links: Option<place::Links>,
 }
 
 impl Tree {
@@ -37,12 +46,19 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Refusal::io("opening", path, e.into()))?;
-        Ok(Tree { path: path.to_owned(), dir })
+        Ok(Tree { path: path.to_owned(), dir, links: None })
+    }
+
+    /// Opens a store's root. Links below it are followed as they are for reading.
+    pub fn store(path: &Path) -> Result<Tree> {
+        let tree = Tree::open(path)?;
+        let links = place::Links::of(Owner::of(&tree.dir));
+        Ok(Tree { links: Some(links), ..tree })
     }
 
     /// A directory that is open already.
     pub fn opened(dir: OwnedFd, path: &Path) -> Tree {
-        Tree { path: path.to_owned(), dir }
+        Tree { path: path.to_owned(), dir, links: None }
     }
 
     /// Makes the directory itself accessible to its owner only.
@@ -56,12 +72,21 @@ impl Tree {
 
     /// A directory below this one.
     pub fn sub(&self, relative: &Path) -> Result<Tree> {
-        let dir = self.folder(relative).map_err(|e| self.error("opening", relative, e))?;
-        Ok(Tree { path: self.path.join(relative), dir })
+        let dir = self.folder("opening", relative)?;
+        let links = self.links.is_some().then(|| place::Links::of(Owner::of(&self.dir)));
+        Ok(Tree { path: self.path.join(relative), dir, links })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The path of `relative` without any link.
+    pub fn real_path(&self, relative: &Path) -> Result<PathBuf> {
+        let (dir, name) = self.at("looking at", relative)?;
+        let dir = crate::transcript::path_of(dir.as_fd());
+        let gone = || self.error("looking at", relative, Errno::NOENT.into());
+        Ok(dir.ok_or_else(gone)?.join(name))
     }
 
     /// Facts of the directory itself.
@@ -73,37 +98,29 @@ impl Tree {
         Refusal::io(action, &self.path.join(relative), error)
     }
 
-    /// Walks down component by component, so that no symlink is ever followed.
-    fn folder(&self, relative: &Path) -> io::Result<OwnedFd> {
+    /// A directory, opened.
+    fn folder(&self, action: &'static str, relative: &Path) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut dir = self.dir.try_clone()?;
-        for component in relative.components() {
-            match component {
-                Component::CurDir => {}
-                Component::Normal(name) => dir = rustix::fs::openat(&dir, name, flags, Mode::empty())?,
-                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                    return Err(Errno::XDEV.into());
-                }
-            }
-        }
-        Ok(dir)
+        let (dir, name) = self.at(action, relative)?;
+        rustix::fs::openat(&dir, &name, flags, Mode::empty())
+            .map_err(|e| self.error(action, relative, e.into()))
     }
 
-    fn parent<'p>(&self, relative: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
-        let name = relative.file_name().ok_or(Errno::INVAL)?;
-        Ok((self.folder(relative.parent().unwrap_or(Path::new("")))?, name))
+    /// The directory that holds what `relative` leads to, and its name there.
+    fn at(&self, action: &'static str, relative: &Path) -> Result<(Arc<OwnedFd>, OsString)> {
+        self.place(relative, Last::Followed).map_err(|stop| self.stopped(action, relative, stop))
     }
 
-    /// The facts of what stands at `relative`, symlinks not followed; `None` if nothing does.
+    /// The facts of what `relative` leads to; `None` if nothing is there.
     pub fn stat(&self, relative: &Path) -> Result<Option<Stat>> {
-        let look = || -> io::Result<Stat> {
-            let (dir, name) = self.parent(relative)?;
-            Ok(rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+        let (dir, name) = match self.place(relative, Last::Followed) {
+            Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
+            place => place.map_err(|stop| self.stopped("looking at", relative, stop))?,
         };
-        match look() {
+        match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(self.error("looking at", relative, e)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(self.error("looking at", relative, e.into())),
         }
     }
 
@@ -119,11 +136,11 @@ impl Tree {
 
     fn open_file(&self, relative: &Path, access: OFlags) -> Result<Option<Open>> {
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let open = || -> io::Result<OwnedFd> {
-            let (dir, name) = self.parent(relative)?;
-            Ok(rustix::fs::openat(&dir, name, flags, Mode::empty())?)
+        let (dir, name) = match self.place(relative, Last::Followed) {
+            Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
+            place => place.map_err(|stop| self.stopped("opening", relative, stop))?,
         };
-        match open() {
+        match rustix::fs::openat(&dir, &name, flags, Mode::empty()) {
             Ok(fd) => {
                 let stat =
                     rustix::fs::fstat(&fd).map_err(|e| self.error("looking at", relative, e.into()))?;
@@ -133,18 +150,18 @@ impl Tree {
                 }
                 Ok(Some(Open::of(File::from(fd), self.path.join(relative))))
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(self.error("opening", relative, e)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(self.error("opening", relative, e.into())),
         }
     }
 
     /// Makes a new file, 0600 whatever the umask.
     pub fn create(&self, relative: &Path) -> Result<Open> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (dir, name) = self.at("making", relative)?;
         let create = || -> io::Result<OwnedFd> {
             fault::pass("create")?;
-            let (dir, name) = self.parent(relative)?;
-            let fd = rustix::fs::openat(&dir, name, flags, PRIVATE_FILE)?;
+            let fd = rustix::fs::openat(&dir, &name, flags, PRIVATE_FILE)?;
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
             Ok(fd)
         };
@@ -154,11 +171,11 @@ impl Tree {
 
     /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
     pub fn mkdir(&self, relative: &Path) -> Result<()> {
+        let (dir, name) = self.at("making", relative)?;
         let make = || -> io::Result<()> {
             fault::pass("mkdir")?;
-            let (dir, name) = self.parent(relative)?;
-            rustix::fs::mkdirat(&dir, name, PRIVATE_DIR)?;
-            Ok(rustix::fs::chmodat(&dir, name, PRIVATE_DIR, AtFlags::empty())?)
+            rustix::fs::mkdirat(&dir, &name, PRIVATE_DIR)?;
+            Ok(rustix::fs::chmodat(&dir, &name, PRIVATE_DIR, AtFlags::empty())?)
         };
         make().map_err(|e| self.error("making", relative, e))
     }
@@ -177,20 +194,21 @@ impl Tree {
 
     /// Renames within this tree; `replace` says whether something may already stand there.
     pub fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()> {
+        let (from_dir, from_name) = self.at("renaming to", from)?;
+        let (to_dir, to_name) = self.at("renaming to", to)?;
         let rename = || -> io::Result<()> {
             fault::pass("rename")?;
-            let (from_dir, from_name) = self.parent(from)?;
-            let (to_dir, to_name) = self.parent(to)?;
             if replace {
-                return Ok(rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)?);
+                return Ok(rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name)?);
             }
-            match rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, RenameFlags::NOREPLACE) {
+            match rustix::fs::renameat_with(&from_dir, &from_name, &to_dir, &to_name, RenameFlags::NOREPLACE)
+            {
                 // NFS and some others have no such flag: look, then rename.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                    match rustix::fs::statat(&to_dir, to_name, AtFlags::SYMLINK_NOFOLLOW) {
+                    match rustix::fs::statat(&to_dir, &to_name, AtFlags::SYMLINK_NOFOLLOW) {
                         Ok(_) => Err(Errno::EXIST.into()),
                         Err(Errno::NOENT) => {
-                            Ok(rustix::fs::renameat(&from_dir, from_name, &to_dir, to_name)?)
+                            Ok(rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name)?)
                         }
                         Err(e) => Err(e.into()),
                     }
@@ -201,7 +219,19 @@ impl Tree {
         rename().map_err(|e| self.error("renaming to", to, e))
     }
 
-    /// Removes a file; one that is not there is fine.
+    /// Gives a file a second name; what stands there is removed first.
+    pub fn link(&self, file: &Path, second: &Path) -> Result<()> {
+        self.unlink(second)?;
+        let (from_dir, from_name) = self.at("linking to", file)?;
+        let (to_dir, to_name) = self.at("linking to", second)?;
+        let link = || -> io::Result<()> {
+            fault::pass("link")?;
+            Ok(rustix::fs::linkat(&from_dir, &from_name, &to_dir, &to_name, AtFlags::empty())?)
+        };
+        link().map_err(|e| self.error("linking to", second, e))
+    }
+
+    /// Removes a file; one that is not there is fine. Of a link to a file the link goes, and what it leads to stays.
     pub fn unlink(&self, relative: &Path) -> Result<()> {
         self.remove(relative, AtFlags::empty())
     }
@@ -209,7 +239,11 @@ impl Tree {
     /// Removes a file and makes that durable; one that is not there, nor its directory, is fine.
     pub fn unlink_durably(&self, relative: &Path) -> Result<()> {
         self.unlink(relative)?;
-        match self.sync_parent(relative) {
+        let (dir, _) = match self.place(relative, Last::AsItIs) {
+            Err(Stop::Failed(Errno::NOENT)) => return Ok(()),
+            place => place.map_err(|stop| self.stopped("syncing", relative, stop))?,
+        };
+        match self.sync(&dir, relative) {
             Err(Refusal::Io { errno: Errno::NOENT, .. }) => Ok(()),
             other => other,
         }
@@ -218,20 +252,17 @@ impl Tree {
     fn remove(&self, relative: &Path, flags: AtFlags) -> Result<()> {
         let remove = || -> io::Result<()> {
             fault::pass("unlink")?;
-            let (dir, name) = self.parent(relative)?;
-            Ok(rustix::fs::unlinkat(&dir, name, flags)?)
+            let (dir, name) = match self.place(relative, Last::AsItIs) {
+                Err(Stop::Failed(errno)) => return Err(errno.into()),
+                // Nothing of ours is behind it.
+                Err(Stop::Link { .. }) => return Err(Errno::LOOP.into()),
+                Ok(place) => place,
+            };
+            Ok(rustix::fs::unlinkat(&dir, &name, flags)?)
         };
         match remove() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map_err(|e| self.error("removing", relative, e)),
-        }
-    }
-
-    /// Removes a directory if it is empty; one that is not, or is not there, is left.
-    pub fn remove_empty_dir(&self, relative: &Path) -> Result<()> {
-        match self.remove(relative, AtFlags::REMOVEDIR) {
-            Err(Refusal::Io { errno: Errno::NOTEMPTY | Errno::EXIST, .. }) => Ok(()),
-            other => other,
         }
     }
 
@@ -273,8 +304,8 @@ impl Tree {
     /// Names and kinds in a directory, sorted by name.
     pub fn list(&self, relative: &Path) -> Result<Vec<(OsString, FileType)>> {
         use std::os::unix::ffi::OsStringExt as _;
+        let dir = self.folder("listing", relative)?;
         let list = || -> io::Result<Vec<(OsString, FileType)>> {
-            let dir = self.folder(relative)?;
             let mut found = Vec::new();
             for entry in rustix::fs::Dir::read_from(&dir)? {
                 let entry = entry?;
@@ -298,22 +329,35 @@ impl Tree {
 
     /// Makes the names in a directory durable.
     pub fn sync_dir(&self, relative: &Path) -> Result<()> {
+        let dir = self.folder("syncing", relative)?;
+        self.sync(&dir, relative)
+    }
+
+    /// Makes the name of what `relative` leads to durable in the directory that holds it.
+    pub fn sync_parent(&self, relative: &Path) -> Result<()> {
+        let (dir, _) = self.at("syncing", relative)?;
+        self.sync(&dir, relative.parent().unwrap_or(Path::new("")))
+    }
+
+    fn sync(&self, dir: &OwnedFd, relative: &Path) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let sync = || -> io::Result<()> {
             fault::pass("syncdir")?;
-            Ok(rustix::fs::fsync(self.folder(relative)?)?)
+            Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?)
         };
         sync().map_err(|e| self.error("syncing", relative, e))
     }
 
-    /// Makes the names in the directory that holds `relative` durable.
-    pub fn sync_parent(&self, relative: &Path) -> Result<()> {
-        self.sync_dir(relative.parent().unwrap_or(Path::new("")))
-    }
-
     /// A small file's bytes; `None` if it is not there.
+    ///
+    /// # Errors
+    /// EFBIG if it is longer than [`LONGEST_SLURP`]; and what prevents reading.
     pub fn slurp(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
         let Some(open) = self.read(relative)? else { return Ok(None) };
-        let mut bytes = vec![0; open.len()? as usize];
+        let Some(len) = usize::try_from(open.len()?).ok().filter(|len| *len <= LONGEST_SLURP) else {
+            return Err(self.error("reading", relative, Errno::FBIG.into()));
+        };
+        let mut bytes = vec![0; len];
         let read = open.read_full(&mut bytes, 0)?;
         bytes.truncate(read);
         Ok(Some(bytes))
@@ -352,4 +396,18 @@ pub(super) fn temporary(file: &Path, suffix: &str) -> PathBuf {
 /// The time of last change, nanoseconds since 1970.
 pub(super) fn mtime(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + stat.st_mtime_nsec as i128
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_terabyte_is_not_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        File::create(dir.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
+        let refused = Tree::open(dir.path()).unwrap().slurp(Path::new("huge")).unwrap_err();
+        assert_eq!(refused.errno(), Errno::FBIG);
+    }
 }

@@ -111,7 +111,7 @@ pub(super) fn roll_back(
 pub(super) fn locks(store: &Tree, record: &Record) -> Result<Hands> {
     let locks: Vec<Lock> = record.locks.iter().map(StoreLock::lock).collect();
     Hands::take(store, &locks, OnWriter::GoOn)?.map_err(|held| match held {
-        HeldByWriter::Open(file) | HeldByWriter::Lock { file, .. } => {
+        HeldByWriter::Open(file) | HeldByWriter::OpenAndLinked(file) | HeldByWriter::Lock { file, .. } => {
             Refusal::StoreLocked { what: file.display().to_string() }
         }
     })

@@ -11,18 +11,19 @@ use super::UndoDone;
 use super::apply::Site;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{Direction, Kind, Owner, Record, StoreLock, VERSION};
+use super::journal::{Direction, How, Kind, Owner, Record, StoreLock, VERSION};
 use super::lease::{Hands, HeldByWriter, OnWriter};
 use super::recover::settle;
 use super::resolve::{self, Ground, Growth};
 use super::row;
 use super::scan;
+use super::several_names;
 use super::state::{JOURNAL, Locked, StateDir, json, undone_dir};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected};
 use crate::agents::Agent;
 use crate::host::processes;
-use crate::session::{Content, History, Lock, Refusal, Result, Session, Turn, Writer};
+use crate::session::{Content, History, Lock, Refusal, Result, RowChange, Session, Turn, Writer};
 
 /// Time between two looks at a file that somebody may be writing.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
@@ -35,7 +36,7 @@ pub(super) fn undo(
     n: u32,
     force: bool,
 ) -> Result<UndoDone> {
-    let store = Tree::open(&session.key.root)?;
+    let store = Tree::store(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
     settle(&locked, &store)?;
     // Before the writer: a number that does not exist is told so, whoever works there.
@@ -52,7 +53,7 @@ pub(super) fn undo(
     let entry = entry::resolve(agent, &store, &plan)?;
 
     let row = plan.made.row.clone();
-    let held = row.as_ref().map(|change| row::Held::take(&store, change, Direction::Undo)).transpose()?;
+    let held = early(&store, row.as_ref(), Direction::Undo)?;
 
     let number = locked.next_number()?;
     let before = turns.len() as u32;
@@ -75,6 +76,7 @@ pub(super) fn undo(
         row: row.clone(),
         spread: plan.promise.transcript.as_os_str().is_empty(),
         locks: StoreLock::of(&plan.locks),
+        links: store.links(),
     };
     let back_up = || -> Result<Tree> {
         let dir = undone::make_dir(&locked, number)?;
@@ -102,6 +104,10 @@ pub(super) fn undo(
         record: &record,
         direction: Direction::Undo,
     };
+    let held = match held.map_or_else(|| late(&store, row.as_ref(), Direction::Undo), |held| Ok(Some(held))) {
+        Ok(held) => held,
+        Err(refusal) => return Err(cut.roll_back(&hands, refusal)),
+    };
     let _store_locks = cut.run(hands, held, || {
         let kept = seen.turns.get(..plan.promise.turns as usize).unwrap_or(&seen.turns);
         let rebuilt = is_rebuilt(plan.made.contents());
@@ -126,7 +132,7 @@ pub(super) fn redo(
     force: bool,
 ) -> Result<(u32, u32)> {
     let nothing = || Refusal::NothingToRedo { asked: number };
-    let store = Tree::open(&session.key.root)?;
+    let store = Tree::store(&session.key.root)?;
     if super::state::Folder::find(state, &session.key)?.is_none() {
         return Err(nothing());
     }
@@ -139,6 +145,7 @@ pub(super) fn redo(
     };
     let number = number.ok_or_else(nothing)?;
     let undo = undone::record(&locked.folder, number)?;
+    store.must_lead_there(&undo.links)?;
     let backup = locked.tree().sub(&undone_dir(number))?;
     let turns = undone::turns(&locked.folder, number)?;
 
@@ -148,7 +155,7 @@ pub(super) fn redo(
         look_for_writer(agent, &store, &locked, session, &seen, &number.to_string())?;
     }
     // The files that exist and are changed in place are leased, in the record's order.
-    let in_place = undo.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
+    let in_place = undo.changes.iter().filter(|change| change.how == How::InPlace);
     let mut locks: Vec<Lock> = undo.locks.iter().map(StoreLock::lock).collect();
     locks.extend(in_place.map(|change| Lock::Lease { file: change.file.clone() }));
     let hands = take_hands(agent, &store, &locks, force, &number.to_string())?;
@@ -157,8 +164,7 @@ pub(super) fn redo(
     {
         return Err(Refusal::MovedOn { what: entry.index.display().to_string(), number });
     }
-    let held = undo.row.as_ref().map(|change| row::Held::take(&store, change, Direction::Redo)).transpose();
-    let held = held.map_err(|refusal| match refusal {
+    let held = early(&store, undo.row.as_ref(), Direction::Redo).map_err(|refusal| match refusal {
         Refusal::Changed { what } => Refusal::MovedOn { what, number },
         other => other,
     })?;
@@ -178,6 +184,11 @@ pub(super) fn redo(
         record: &record,
         direction: Direction::Redo,
     };
+    let held =
+        match held.map_or_else(|| late(&store, undo.row.as_ref(), Direction::Redo), |held| Ok(Some(held))) {
+            Ok(held) => held,
+            Err(refusal) => return Err(cut.roll_back(&hands, refusal)),
+        };
     let _store_locks = cut.run(hands, held, || {
         // An undo removes at least one turn.
         let transcript = turns.first().filter(|_| !undo.spread).map_or(Path::new(""), |turn| &turn.file);
@@ -196,6 +207,30 @@ pub(super) fn redo(
         log::warn!("the backup of redone undo {number} stays for now: {refusal}");
     }
     Ok((number, undo.turns_before - undo.turns_after.min(undo.turns_before)))
+}
+
+/// The row, held before anything is done. A database with several hard links must get files of its own first, which
+/// needs a journal: `None` then, and [`late`] holds it.
+fn early<'a>(
+    store: &'a Tree,
+    row: Option<&'a RowChange>,
+    direction: Direction,
+) -> Result<Option<row::Held<'a>>> {
+    match row {
+        Some(change) if !several_names::is_shared(store, &change.db)? => {
+            row::Held::take(store, change, direction).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The row, held once the journal is written.
+fn late<'a>(
+    store: &'a Tree,
+    row: Option<&'a RowChange>,
+    direction: Direction,
+) -> Result<Option<row::Held<'a>>> {
+    row.map(|change| row::Held::take_its_own(store, change, direction)).transpose()
 }
 
 /// The turns that a forced undo removes or keeps: with those that were written since the session was
@@ -246,7 +281,11 @@ impl Cut<'_> {
         mut row: Option<row::Held<'_>>,
         verify: impl FnOnce() -> Result<()>,
     ) -> Result<Hands> {
-        let mut apply = || -> Result<()> {
+        let mut apply = |hands: &mut Hands| -> Result<()> {
+            let in_place = self.record.changes.iter().filter(|change| change.how == How::InPlace);
+            for change in in_place {
+                hands.make_its_own(self.store, &change.file)?;
+            }
             // Before the files: a crash in between only moves what the entry says of them.
             if let Some(entry) = &self.record.entry {
                 entry::apply(self.agent, self.store, entry, self.direction)?;
@@ -257,7 +296,7 @@ impl Cut<'_> {
             {
                 row.apply()?;
             }
-            let site = Site { store: self.store, hands: &hands, backup: self.backup };
+            let site = Site { store: self.store, hands: &*hands, backup: self.backup };
             for (index, change) in self.in_order() {
                 site.apply(index, change, self.direction)?;
             }
@@ -271,13 +310,19 @@ impl Cut<'_> {
             }
             Ok(())
         };
-        if let Err(refusal) = apply() {
+        if let Err(refusal) = apply(&mut hands) {
             drop(row);
+            hands.let_go_of_old();
             return Err(self.roll_back(&hands, refusal));
         }
         // Reading the session as any session is read opens its files, which would wait for our leases.
         hands.let_go_of_files();
-        verify().map_err(|refusal| self.roll_back(&self.best_hands(), refusal))?;
+        if let Err(refusal) = verify().and_then(|()| hands.discard_old(self.store)) {
+            hands.let_go_of_old();
+            let mut best = self.best_hands();
+            best.await_too(&hands);
+            return Err(self.roll_back(&best, refusal));
+        }
         Ok(hands)
     }
 
@@ -355,7 +400,7 @@ impl Cut<'_> {
 
 /// Leases on what a record changes in place, as far as they can be had.
 pub(super) fn leases_for(store: &Tree, record: &Record) -> Hands {
-    let in_place = record.changes.iter().filter(|change| change.how == super::journal::How::InPlace);
+    let in_place = record.changes.iter().filter(|change| change.how == How::InPlace);
     let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
     match Hands::take(store, &locks, OnWriter::GoOn) {
         Ok(Ok(hands)) => hands,
@@ -403,11 +448,14 @@ pub(super) fn take_hands(
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (file, evidence) = match &held {
             HeldByWriter::Open(file) => (file, format!("has {} open for writing", name(file))),
+            HeldByWriter::OpenAndLinked(file) => {
+                (file, format!("has {} open for writing, which has several hard links", name(file)))
+            }
             HeldByWriter::Lock { file, .. } => (file, format!("holds {}", name(file))),
         };
         let pid = processes::writer_of(&store.path().join(file));
         match held {
-            HeldByWriter::Lock { forcible: false, .. } => {
+            HeldByWriter::Lock { forcible: false, .. } | HeldByWriter::OpenAndLinked(_) => {
                 Refusal::Locked { writer: Writer { agent: agent.kind(), pid, evidence } }
             }
             _ => live(agent, pid, evidence, asked),
@@ -428,7 +476,7 @@ fn look_for_writer(
     seen: &History,
     asked: &str,
 ) -> Result<()> {
-    if let Some(writer) = agent.writer(session, seen) {
+    if let Some(writer) = agent.writer(session, seen, &processes::Running::default()) {
         // Without a process the evidence is that the files are young; an undo makes them so.
         let is_process = writer.pid.is_some();
         if is_process || !is_as_an_undo_left_it(locked, seen)? {

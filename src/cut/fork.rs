@@ -33,8 +33,9 @@ pub(super) fn fork(
     proof: Proof,
 ) -> Result<String> {
     let (store, locked) = lock(state, session)?;
-    let plan = agent.plan_fork(session, seen, n)?;
-    Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof }.make(n)
+    let plan = agent.plan_fork(session, seen, n, None)?;
+    let (store, locked) = (&store, &locked);
+    Fork { agent, store, source: store, locked, session, seen, plan: &plan, proof }.make(n)
 }
 
 /// The copy of the whole session in `project`, and whether it was there before: made by an earlier call, and
@@ -52,16 +53,17 @@ pub(super) fn adopt(
         return Ok((id, true));
     }
     let n = seen.last_finished()?;
-    let plan = agent.plan_adopt(session, seen, n, project)?;
+    let plan = agent.plan_fork(session, seen, n, Some(project))?;
     // Before it is there: a copy that is not noted would be made twice.
     adopted::note(&locked, project, &plan.promise.id)?;
     let proof = Proof::Turns;
-    let id = Fork { agent, store: &store, locked: &locked, session, seen, plan: &plan, proof }.make(n)?;
+    let (store, locked) = (&store, &locked);
+    let id = Fork { agent, store, source: store, locked, session, seen, plan: &plan, proof }.make(n)?;
     Ok((id, false))
 }
 
-fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
-    let store = Tree::open(&session.key.root)?;
+pub(super) fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
+    let store = Tree::store(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
     settle(&locked, &store)?;
     Ok((store, locked))
@@ -71,6 +73,8 @@ fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
 pub(super) struct Fork<'a> {
     pub agent: &'a dyn Agent,
     pub store: &'a Tree,
+    /// Where the files are that the plan copies from: the store, or a copy of the session as it was.
+    pub source: &'a Tree,
     pub locked: &'a Locked,
     pub session: &'a Session,
     pub seen: &'a History,
@@ -87,10 +91,10 @@ pub(super) struct Written {
 
 impl Fork<'_> {
     /// Carries out the plan, which keeps the turns up to `n`; the new session's id.
-    fn make(&self, n: u32) -> Result<String> {
+    pub fn make(&self, n: u32) -> Result<String> {
         let hands = take_hands(self.agent, self.store, &self.plan.locks, true, &n.to_string())?;
         let marks = resolve::marks(self.plan.made.contents());
-        let mut ground = Ground::check(self.store, &hands, &self.plan.based_on, marks, Growth::Accepted)?;
+        let mut ground = Ground::check(self.source, &hands, &self.plan.based_on, marks, Growth::Accepted)?;
         match &self.plan.made {
             NewFiles::Dir { dir, staging, files } => {
                 let new = NewDir { dir: dir.clone(), staging: staging.clone() };
@@ -120,6 +124,7 @@ impl Fork<'_> {
             spread: false,
             locks: StoreLock::of(&self.plan.locks),
             leaves: Vec::new(),
+            links: self.store.links(),
         }
     }
 
@@ -226,7 +231,7 @@ impl Fork<'_> {
                 }
             }
             let file = store.create(&staging.join(name))?;
-            let (len, hash) = ground.write_content(store, hands, content, &file)?;
+            let (len, hash) = ground.write_content(self.source, hands, content, &file)?;
             file.sync()?;
             written.push(Written { file: dir.join(name), len, hash });
         }

@@ -69,6 +69,24 @@ pub(super) struct Record {
     pub locks: Vec<StoreLock>,
     /// Every file that the session's history is made of, as the cut leaves it.
     pub leaves: Vec<Seen>,
+    /// The links of the store that were followed. Whoever takes the cut back or redoes it refuses one that leads
+    /// elsewhere by then.
+    #[serde(default)]
+    pub links: Vec<LinkSeen>,
+}
+
+/// A link of the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LinkSeen {
+    /// Relative to the store's root.
+    #[serde(with = "path_text")]
+    pub path: PathBuf,
+    /// What it says.
+    #[serde(with = "path_text")]
+    pub text: PathBuf,
+    /// The inode of the directory that it leads to in the end, or of the one that holds the file that it leads to.
+    /// (Device numbers may change with each start of the system.)
+    pub inode: u64,
 }
 
 /// A file that a fork makes among those of other sessions.

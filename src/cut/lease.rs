@@ -6,7 +6,7 @@
 //! our own, would wait. The kernel breaks a lease after `/proc/sys/fs/lease-break-time` (45 s); a cut is
 //! done with it in milliseconds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::disk::{Open, Tree};
+use super::several_names::Old;
 use crate::session::{Lock, Refusal, Result};
 
 /// How long a lock is waited for.
@@ -25,11 +26,16 @@ const READER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// fcntl(2); not among libc's constants for every target.
 const F_SETSIG: libc::c_int = 10;
+const F_GETLEASE: libc::c_int = 1025;
 
-/// The locks of a cut and the files that they hold open. Dropping it lets go of everything.
+/// The locks of a cut and the files that they hold open. Dropping it lets go of everything, of what was taken last first.
 #[derive(Debug, Default)]
 pub(super) struct Hands {
     files: HashMap<PathBuf, Hold>,
+    /// Inodes that had the name of one of `files` before: `several_names`.
+    old: Vec<Old>,
+    /// Files to whose old inode a client was about to write when it was let go of.
+    awaited: HashSet<PathBuf>,
     flocks: Vec<Flock>,
     gated: Vec<Gated>,
 }
@@ -78,7 +84,7 @@ impl Drop for Gated {
                 self.store.unlink(&self.gate)?;
             }
             if made_dir && let Some(dir) = self.gate.parent() {
-                self.store.remove_empty_dir(dir)?;
+                self.store.remove_if_empty(dir)?;
             }
             Ok(())
         };
@@ -102,10 +108,39 @@ fn open_or_create(store: &Tree, file: &Path) -> Result<Open> {
     }
 }
 
+/// A file held open.
 #[derive(Debug)]
-struct Hold {
-    open: Open,
-    leased: bool,
+pub(super) struct Hold {
+    pub open: Open,
+    pub leased: bool,
+}
+
+impl Hold {
+    /// With a lease, if nobody else has the file open.
+    pub fn leased_if_possible(open: Open) -> Hold {
+        let leased = set_lease(&open, libc::F_WRLCK).is_ok();
+        Hold { open, leased }
+    }
+
+    /// Whether a program waits to open the file for writing, or no longer had to wait.
+    pub fn writer_waits(&self) -> bool {
+        // SAFETY: fcntl without an argument on a descriptor that `open` keeps alive.
+        self.leased && unsafe { libc::fcntl(self.open.file.as_raw_fd(), F_GETLEASE) } == libc::F_UNLCK
+    }
+}
+
+impl Open {
+    /// Whether another program has the file open for writing, as far as leases can tell.
+    pub fn is_written(&self) -> bool {
+        match set_lease(self, libc::F_WRLCK) {
+            Ok(()) => {
+                // SAFETY: fcntl with integer arguments on a descriptor that `self` keeps alive.
+                let _ = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+                false
+            }
+            Err(error) => error.raw_os_error() == Some(libc::EAGAIN),
+        }
+    }
 }
 
 /// Why a lease was not given.
@@ -131,8 +166,18 @@ pub(super) enum OnWriter {
 pub(super) enum HeldByWriter {
     /// The file is open for writing somewhere else.
     Open(PathBuf),
+    /// The file has several hard links and is open for writing somewhere else: never cut.
+    OpenAndLinked(PathBuf),
     /// Somebody holds the lock that stands for having the session open; whether it can be overridden.
     Lock { file: PathBuf, forcible: bool },
+}
+
+// In reverse: a client that gets the lock of an index takes its session's lock next, without waiting for it.
+impl Drop for Hands {
+    fn drop(&mut self) {
+        self.files.clear();
+        while self.flocks.pop().is_some() {}
+    }
 }
 
 impl Hands {
@@ -203,6 +248,10 @@ impl Hands {
             }
             if enough {
                 let Some(open) = store.write(file)? else { return Ok(Ok(())) };
+                // It would go on writing to the inode that the store no longer names.
+                if denied == Denied::Writer && open.has_several_links()? {
+                    return Ok(Err(HeldByWriter::OpenAndLinked(file.to_owned())));
+                }
                 self.files.insert(file.to_owned(), Hold { open, leased: false });
                 return Ok(Ok(()));
             }
@@ -222,6 +271,35 @@ impl Hands {
         Ok(())
     }
 
+    /// Holds a file; what was held under this name before.
+    pub fn hold(&mut self, file: &Path, hold: Hold) -> Option<Hold> {
+        self.files.insert(file.to_owned(), hold)
+    }
+
+    pub fn keep_old(&mut self, old: Old) {
+        self.old.push(old);
+    }
+
+    pub fn old(&self) -> &[Old] {
+        &self.old
+    }
+
+    /// Lets go of the old inodes, so that whoever waits for one goes on, and notes which they were.
+    pub fn let_go_of_old(&mut self) {
+        for old in std::mem::take(&mut self.old) {
+            self.awaited.extend(old.awaited());
+        }
+    }
+
+    /// Takes over what other hands noted of clients that were about to write to old inodes.
+    pub fn await_too(&mut self, other: &Hands) {
+        self.awaited.extend(other.awaited.iter().cloned());
+    }
+
+    pub fn is_awaited(&self, file: &Path) -> bool {
+        self.awaited.contains(file)
+    }
+
     /// Lets go of the files, so that they can be opened again, and keeps the store's lock files.
     pub fn let_go_of_files(&mut self) {
         self.files.clear();
@@ -230,6 +308,11 @@ impl Hands {
     /// The file as these hands hold it.
     pub fn file(&self, file: &Path) -> Option<&Open> {
         self.files.get(file).map(|hold| &hold.open)
+    }
+
+    /// Whether a program waits to write to a file that these hands hold with a lease.
+    pub fn writer_waits(&self, file: &Path) -> bool {
+        self.files.get(file).is_some_and(Hold::writer_waits)
     }
 }
 

@@ -5,10 +5,11 @@
 //! files), `cli`, and by `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
 //!
 //! - `execute`: an undo or redo from beginning to end. `fork`: a fork, rescue or adoption, as a directory of
-//!   its own; `beside`: as files beside others. `recover`: what a crash left of either. No other path changes
+//!   its own; `beside`: as files beside others; `branch`: of what an undo removed. `recover`: what a crash left of either. No other path changes
 //!   a store.
 //! - `resolve` turns steps into changes; these are made and taken back by `apply` (files), `entry` (a shared
 //!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
+//! - `several_names` keeps hard-linked files out of in-place changes.
 //! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
 //!   (what undos removed; `prune` deletes it) and `adopted`. `disk` has every operation on files; `fault`
@@ -17,6 +18,7 @@
 mod adopted;
 mod apply;
 mod beside;
+mod branch;
 mod disk;
 mod entry;
 mod execute;
@@ -29,6 +31,7 @@ mod recover;
 mod resolve;
 mod row;
 mod scan;
+mod several_names;
 mod state;
 mod undone;
 mod verify;
@@ -64,7 +67,8 @@ pub struct UndoDone {
 /// With `force` a live agent does not refuse it, nor does what was only appended behind what was seen.
 ///
 /// # Errors
-/// The store is as before whenever an error is returned.
+/// The store is as before whenever an error is returned, except [`Refusal::NotPutBack`]: then its journal stays, and the
+/// next recovery tries again.
 pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: bool) -> Result<UndoDone> {
     clock_is_usable()?;
     execute::undo(agent(session.key.agent), state, session, seen, n, force)
@@ -75,7 +79,7 @@ pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: 
 ///
 /// # Errors
 /// [`Refusal::NothingToRedo`];
-/// [`Refusal::MovedOn`] when anything changed since. The store is as before.
+/// [`Refusal::MovedOn`] when anything changed since. The store is as before, except with [`Refusal::NotPutBack`].
 pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
     clock_is_usable()?;
     execute::redo(agent(session.key.agent), state, session, number, force)
@@ -84,10 +88,25 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// Makes a new session with the turns 0..=n of `session`; returns its id.
 ///
 /// # Errors
-/// Nothing is left behind whenever an error is returned.
+/// Nothing is left behind whenever an error is returned, except with [`Refusal::NotPutBack`].
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
     clock_is_usable()?;
     fork::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
+}
+
+/// Makes a new session of what undo `number` removed: the turns that were kept then and the removed ones up to `n`
+/// (`None`: the last finished one). Returns its id and `n`. However the session has gone on since.
+///
+/// # Errors
+/// [`Refusal::NoSuchUndo`], [`Refusal::NotInBranch`]; [`Refusal::Lost`] where the state before the undo cannot be
+/// put together any more. Nothing is left behind whenever an error is returned.
+pub fn fork_undone(
+    state: &StateDir,
+    session: &Session,
+    number: u32,
+    n: Option<u32>,
+) -> Result<(String, u32)> {
+    branch::fork(agent(session.key.agent), state, session, number, n)
 }
 
 /// Makes a new session of a damaged one's turns that end before the first damage: as many as can be proved
@@ -144,7 +163,7 @@ pub enum Adopted {
 /// call made one that `is_there` still knows by its id.
 ///
 /// # Errors
-/// As [`fork`]; nothing is left behind.
+/// As [`fork`]; nothing is left behind in the store (turnfs's own note of the copy stays, which then names none).
 pub fn adopt(
     state: &StateDir,
     session: &Session,

@@ -43,7 +43,7 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
         let Some(whose) = folder.whose()? else { continue };
         let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
         let gone = is_gone(&locked.folder, &whose)?;
-        if !dry_run && let Ok(store) = Tree::open(&whose.root) {
+        if !dry_run && let Ok(store) = Tree::store(&whose.root) {
             settle(&locked, &store)?;
         }
         if has_journal(&locked)? {
@@ -78,13 +78,18 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
 /// list have it. One that only moved (archived, compressed) is not gone, nor is anything on a disk that is not
 /// mounted now.
 fn is_gone(folder: &Folder, whose: &Whose) -> Result<bool> {
-    let Ok(store) = Tree::open(&whose.root) else { return Ok(false) };
+    let Ok(store) = Tree::store(&whose.root) else { return Ok(false) };
     if !folder.is_of(&whose.agent, &store)? {
         return Ok(false);
     }
-    let there = std::fs::symlink_metadata(whose.root.join(&whose.path));
-    if !there.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+    // Also where a link leads nowhere now: the disk behind it may come back.
+    if !matches!(store.stat(&whose.path), Ok(None)) {
         return Ok(false);
+    }
+    for number in undone::counting_numbers(folder)? {
+        if store.must_lead_there(&undone::record(folder, number)?.links).is_err() {
+            return Ok(false);
+        }
     }
     let Ok(kind) = whose.agent.parse::<AgentKind>() else { return Ok(false) };
     let found = agents::agent(kind).discover(&whose.root, &Discovery::default());

@@ -17,7 +17,7 @@ use super::entry;
 use super::execute::{leases_for, take_back};
 use super::journal::{Direction, Kind, Record, VERSION};
 use super::row;
-use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
+use super::state::{BAD_JOURNAL, BRANCH, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
 use crate::session::{Refusal, Result};
 
@@ -33,7 +33,8 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
         let names = folder.tree.list(Path::new(""))?;
         // Also one that could not be read and was put aside, and one that was not finished.
         let has_journal = names.iter().any(|(name, _)| name.to_string_lossy().starts_with("journal"));
-        if !has_journal && folder.numbers()? == undone::counting_numbers(&folder)? {
+        let has_copy = names.iter().any(|(name, _)| name == BRANCH);
+        if !has_journal && !has_copy && folder.numbers()? == undone::counting_numbers(&folder)? {
             continue;
         }
         let whose = folder.whose()?;
@@ -41,7 +42,7 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
         let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
         let told = match &whose {
             Some(whose) => {
-                let store = Tree::open(&whose.root);
+                let store = Tree::store(&whose.root);
                 store.and_then(|store| settle(&locked, &store))
             }
             None => Ok(vec![format!("{name}: nothing says which session this is; it is left as it is")]),
@@ -118,6 +119,7 @@ pub(super) fn settle(locked: &Locked, store: &Tree) -> Result<Vec<String>> {
 fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<String>> {
     let who = record.owner.to_string();
     let number = record.number;
+    store.must_lead_there(&record.links)?;
     let (direction, what) = match record.kind {
         Kind::Fork => return settle_fork(locked, store, record, &who),
         Kind::Undo => (Direction::Undo, format!("undo {number} that {who} did not finish")),
@@ -209,6 +211,7 @@ fn bad_journals(tree: &Tree) -> Result<Vec<String>> {
 /// Removes what never counted or counts no longer. While an unusable journal is kept, backups that do not
 /// count may be all that is left of something: they stay.
 fn tidy(locked: &Locked) -> Result<()> {
+    locked.tree().remove_dir(Path::new(BRANCH))?;
     if !bad_journals(locked.tree())?.is_empty() {
         return Ok(());
     }

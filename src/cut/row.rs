@@ -6,14 +6,16 @@
 
 use std::path::Path;
 
-use rusqlite::types::{Value, ValueRef};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::disk::Tree;
 use super::fault;
 use super::journal::Direction;
 use super::lease::PATIENCE;
+use super::several_names;
 use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, SqlValue};
 
 fn from(change: &RowChange, direction: Direction) -> Option<&Row> {
@@ -49,6 +51,17 @@ impl<'a> Held<'a> {
         Ok(held)
     }
 
+    /// As [`Held::take`], once the journal is written: a database with several hard links gets files of its own first.
+    ///
+    /// # Errors
+    /// As [`Held::take`].
+    pub fn take_its_own(store: &'a Tree, change: &'a RowChange, direction: Direction) -> Result<Held<'a>> {
+        if several_names::is_shared(store, &change.db)? {
+            several_names::make_database_its_own(store, &change.db)?;
+        }
+        Held::take(store, change, direction)
+    }
+
     /// Makes the change, durable when this returns.
     ///
     /// # Errors
@@ -80,6 +93,7 @@ impl<'a> Held<'a> {
 /// # Errors
 /// What prevents that.
 pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) -> Result<Option<String>> {
+    several_names::tidy_database(store, &change.db)?;
     let Some(db) = open(store, &change.db)? else { return Ok(None) };
     let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
     drop(db);
@@ -87,7 +101,7 @@ pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) 
         return Ok(None);
     }
     if now.as_ref() == from(change, direction.back()) {
-        Held::take(store, change, direction.back())?.apply()?;
+        Held::take_its_own(store, change, direction.back())?.apply()?;
         return Ok(None);
     }
     let db = change.db.display();
@@ -101,16 +115,22 @@ pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) 
 /// What prevents that for now.
 pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
     let make = || -> Result<()> {
+        several_names::tidy_database(store, &change.db)?;
         let Some(db) = open(store, &change.db)? else { return Ok(()) };
         let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
         drop(db);
         match now {
             Some(_) => Ok(()),
-            None => Held::take(store, change, Direction::Undo)?.apply(),
+            None => Held::take_its_own(store, change, Direction::Undo)?.apply(),
         }
     };
     match make() {
-        Err(Refusal::Changed { .. } | Refusal::Damaged { .. } | Refusal::NotAsPromised { .. }) => Ok(()),
+        Err(
+            Refusal::Changed { .. }
+            | Refusal::CannotCut { .. }
+            | Refusal::Damaged { .. }
+            | Refusal::NotAsPromised { .. },
+        ) => Ok(()),
         other => other,
     }
 }
@@ -134,12 +154,20 @@ pub(super) fn is_worked_on(store: &Tree, change: &RowChange, direction: Directio
 
 fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
     // Also refuses what is no regular file.
-    if store.read(file)?.is_none() {
-        return Ok(None);
-    }
-    let path = store.path().join(file);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let Some(opened) = store.read(file)? else { return Ok(None) };
+    let identity = |facts: Stat| (facts.st_dev, facts.st_ino);
+    let is = identity(opened.facts()?);
+    // Closed before SQLite opens it: closing a descriptor lets go of all POSIX locks of the process on the file.
+    drop(opened);
+    // Without links, as SQLite itself resolves it: its other files are beside that.
+    let path = store.real_path(file)?;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let db = Connection::open_with_flags(&path, flags).map_err(|error| sql(&path, None, &error))?;
+    // SQLite opens by path: nobody may have put another database there meanwhile.
+    if store.stat(file)?.map(identity) != Some(is) {
+        return Err(Refusal::Changed { what: file.display().to_string() });
+    }
     // FULL also where a WAL would do with less: what this returns from is durable.
     let set = db.busy_timeout(PATIENCE).and_then(|()| db.pragma_update(None, "synchronous", "FULL"));
     set.map_err(|error| sql(&path, Some(&db), &error))?;
@@ -157,7 +185,7 @@ fn read(db: &Connection, change: &RowChange) -> rusqlite::Result<Option<Row>> {
             ValueRef::Null => SqlValue::Null,
             ValueRef::Integer(value) => SqlValue::Integer(value),
             ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
-            ValueRef::Text(text) => SqlValue::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Text(text) => SqlValue::text(text),
             ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
         })
     };
@@ -182,26 +210,36 @@ fn write(db: &Connection, change: &RowChange, old: Option<&Row>, new: Option<&Ro
         return Ok(());
     }
     let names = differing.iter().map(|(name, _)| quoted(name));
-    let values = differing.iter().map(|(_, value)| bound(value));
+    let values = differing.iter().map(|(_, value)| Bound::Stored(value));
     if old.is_none() {
         let places = vec!["?"; differing.len()].join(", ");
         let names = names.collect::<Vec<_>>().join(", ");
         db.execute(&format!("INSERT INTO {table} ({names}) VALUES ({places})"), params_from_iter(values))?;
     } else {
         let set = names.map(|name| format!("{name} = ?")).collect::<Vec<_>>().join(", ");
-        let values = values.chain([Value::Text(change.key.1.clone())]);
+        let values = values.chain([Bound::Key(&change.key.1)]);
         db.execute(&format!("UPDATE {table} SET {set} WHERE {key} = ?"), params_from_iter(values))?;
     }
     Ok(())
 }
 
-fn bound(value: &SqlValue) -> Value {
-    match value {
-        SqlValue::Null => Value::Null,
-        SqlValue::Integer(value) => Value::Integer(*value),
-        SqlValue::Real(bits) => Value::Real(f64::from_bits(*bits)),
-        SqlValue::Text(text) => Value::Text(text.clone()),
-        SqlValue::Blob(bytes) => Value::Blob(bytes.clone()),
+/// A value for a place in a statement.
+enum Bound<'v> {
+    Stored(&'v SqlValue),
+    Key(&'v str),
+}
+
+impl ToSql for Bound<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Bound::Key(text) => ValueRef::Text(text.as_bytes()),
+            Bound::Stored(SqlValue::Null) => ValueRef::Null,
+            Bound::Stored(SqlValue::Integer(value)) => ValueRef::Integer(*value),
+            Bound::Stored(SqlValue::Real(bits)) => ValueRef::Real(f64::from_bits(*bits)),
+            Bound::Stored(SqlValue::Text(text)) => ValueRef::Text(text.as_bytes()),
+            Bound::Stored(SqlValue::OddText(bytes)) => ValueRef::Text(bytes),
+            Bound::Stored(SqlValue::Blob(bytes)) => ValueRef::Blob(bytes),
+        }))
     }
 }
 
@@ -225,11 +263,14 @@ fn sql(path: &Path, db: Option<&Connection>, error: &rusqlite::Error) -> Refusal
         // A full disk, too, where it is SQLite's shared memory that finds no room.
         Some(ErrorCode::SystemIoFailure) => io(db.and_then(system_errno).unwrap_or(Errno::IO)),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            let (file, class) = (what, DamageClass::Sidecar);
-            Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message: error.to_string() } }
+            Refusal::Damaged { damage: Damage::of_whole(what, DamageClass::Sidecar, error.to_string()) }
         }
-        // The table is not as it was when the cut was planned (a newer client migrated it).
-        _ => Refusal::Changed { what: format!("{what} ({error})") },
+        // A newer client migrated it, or another program made it.
+        _ => Refusal::CannotCut {
+            what: format!(
+                "the table of sessions in {what} has a form that this version of turnfs does not write ({error}); undo or fork in the agent itself"
+            ),
+        },
     }
 }
 

@@ -7,6 +7,7 @@
 //!     journal.json      a cut under way; renamed when it counts (see `journal`)
 //!     journal.bad-<t>   one that could not be read or not be rolled back, kept and reported
 //!     last-number       the highest number that an undo ever got
+//!     branch/           the session as it was before an undo, while a fork is made of it (see `branch`)
 //!     adopted.json      the copies made of the session for other projects (see `adopted`)
 //!     undone/<n>/       undo.json, turns.json, files/<i>.before, files/<i>.after
 //!                       redone.json: redone, and about to be removed
@@ -35,6 +36,8 @@ pub struct StateDir {
 
 pub(super) const JOURNAL: &str = "journal.json";
 pub(super) const BAD_JOURNAL: &str = "journal.bad-";
+/// Where a former state of the session is put together.
+pub(super) const BRANCH: &str = "branch";
 const LOCK: &str = "lock";
 const WHOSE: &str = "session.json";
 const LAST_NUMBER: &str = "last-number";

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::disk::Tree;
 use super::journal::{Direction, Record, VERSION, path_text};
 use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
-use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus};
+use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus, rfc3339};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -22,6 +22,24 @@ pub struct Undone {
     pub turns: Vec<Turn>,
     /// The backup's directory.
     pub dir: PathBuf,
+}
+
+impl Undone {
+    /// Which undo it was: `undone/1: undo 2 at 2026-12-02T15:04:05Z removed the turns 2 to 4`.
+    pub fn sentence(&self) -> String {
+        let number = self.number;
+        let at = rfc3339(self.at);
+        match (self.turns.first(), self.turns.last()) {
+            (Some(first), Some(last)) if first.n != last.n => {
+                format!(
+                    "undone/{number}: undo {} at {at} removed the turns {} to {}",
+                    first.n, first.n, last.n
+                )
+            }
+            (Some(turn), _) => format!("undone/{number}: undo {} at {at} removed turn {}", turn.n, turn.n),
+            (None, _) => format!("undone/{number}: an undo at {at}"),
+        }
+    }
 }
 
 /// `turns.json`: the removed turns.
@@ -160,15 +178,19 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
                 let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
                 let whose = Folder { tree: Tree::open(sessions)? }.whose()?;
                 let root = whose.map(|whose| whose.root).unwrap_or_default();
-                (Tree::open(&root)?.read(file)?, span.start)
+                (Tree::store(&root)?.read(file)?, span.start)
             }
         };
         let open =
             open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
+        let changed = || Refusal::Changed { what: format!("the backup of turn {}", turn.n) };
+        if open.len()?.checked_sub(offset).is_none_or(|left| left < len as u64) {
+            return Err(changed());
+        }
         let at = bytes.len();
         bytes.resize(at + len, 0);
         if open.read_full(&mut bytes[at..], offset)? != len {
-            return Err(Refusal::Changed { what: format!("the backup of turn {}", turn.n) });
+            return Err(changed());
         }
     }
     Ok(bytes)

@@ -164,6 +164,9 @@ impl Fs {
                 let span = cut::undone_span(&undone, turn)?;
                 Ok(Text::of(agents::turn_text(&*self.catalog.session(&session.key)?, turn, &span)?))
             }
+            Part::UndoneStatus(number) => {
+                Ok(Text::of(super::text::undone_status(&self.undone(session, *number)?)))
+            }
             Part::Status => Ok(Text::of(self.status(session, false)?)),
             Part::Meta => Ok(Text::of(self.meta(session, true)?)),
             _ => self.text_of_part(session, part),

@@ -72,6 +72,8 @@ impl Command {
 pub(super) struct ControlHandle {
     session: Arc<SessionRef>,
     control: Control,
+    /// For `undone/<number>/fork`: the undo's number.
+    branch: Option<u32>,
     writable: bool,
     inner: Mutex<Inner>,
 }
@@ -90,6 +92,10 @@ struct Inner {
 }
 
 impl ControlHandle {
+    fn name(&self) -> String {
+        name(self.control, self.branch)
+    }
+
     /// What a write on this handle changed, if it was a command: the store, or at least `status`.
     pub fn changed(&self, fs: &Fs, done: &Result<()>) -> Option<Changed> {
         let key = &self.session.key;
@@ -114,7 +120,10 @@ impl ControlHandle {
             Some(text) => text,
             None => match &inner.forked {
                 Some(id) => format!("{id}\n").into_bytes(),
-                None => fs.control_text(&self.session, self.control)?.into_bytes(),
+                None => match self.branch {
+                    Some(number) => fs.forked_branch(&self.session, number).into_bytes(),
+                    None => fs.control_text(&self.session, self.control)?.into_bytes(),
+                },
             },
         };
         let answer = with(super::part_of(&text, offset - inner.base, size));
@@ -137,13 +146,17 @@ impl ControlHandle {
             Err(refusal) => Err(refusal),
         };
         inner.used = true;
-        let outcome = command.and_then(|command| fs.act(self.control, &inner.seen, command));
+        let outcome = command.and_then(|command| match self.branch {
+            Some(number) => fs.fork_branch(&inner.seen, number, command),
+            None => fs.act(self.control, &inner.seen, command),
+        });
         let sentence = match &outcome {
-            Ok(done) => format!("{}: {}", self.control.name(), done.sentence),
-            Err(refusal) => format!("{} refused: {refusal}", self.control.name()),
+            Ok(done) => format!("{}: {}", self.name(), done.sentence),
+            Err(refusal) => format!("{} refused: {refusal}", self.name()),
         };
         log::info!("{}: {sentence}", self.session.key.absolute().display());
-        fs.memory.note(&self.session.key, sentence, outcome.as_ref().ok().and_then(|it| it.forked.clone()));
+        let forked = outcome.as_ref().ok().and_then(|it| it.forked.clone());
+        fs.memory.note(&self.session.key, sentence, self.branch, forked);
         inner.forked = outcome?.forked;
         inner.text = None;
         inner.base = offset + bytes.len() as u64;
@@ -163,6 +176,7 @@ impl Fs {
         &self,
         session: &Arc<SessionRef>,
         control: Control,
+        branch: Option<u32>,
         writable: bool,
     ) -> Result<ControlHandle> {
         let open = || {
@@ -170,17 +184,22 @@ impl Fs {
                 return Err(Refusal::ReadOnlyMount);
             }
             let seen = self.view(&session.key)?;
-            seen.history.readable()?;
+            match branch {
+                // What was removed may be sound where the session is damaged now.
+                Some(number) => drop(self.undone(session, number)?),
+                None => seen.history.readable()?,
+            }
             Ok(seen)
         };
         let seen = open().inspect_err(|refusal| {
             if writable {
-                let sentence = format!("{} refused: {refusal}", control.name());
-                self.memory.note(&session.key, sentence, None);
+                let sentence = format!("{} refused: {refusal}", name(control, branch));
+                self.memory.note(&session.key, sentence, branch, None);
             }
         })?;
         let inner = Inner { seen, used: false, forked: None, text: None, base: 0 };
-        Ok(ControlHandle { session: session.clone(), control, writable, inner: Mutex::new(inner) })
+        let (session, inner) = (session.clone(), Mutex::new(inner));
+        Ok(ControlHandle { session, control, branch, writable, inner })
     }
 
     /// What reading a control file gives.
@@ -196,6 +215,21 @@ impl Fs {
             Control::Redo => text::redo_plan(&cut::undone(&self.state, &session.key)?),
             Control::Fork => self.memory.forked(&view.session).map(|id| id + "\n").unwrap_or_default(),
         })
+    }
+
+    /// What reading `undone/<number>/fork` gives: the id of the session that the last fork of that branch made.
+    pub(super) fn forked_branch(&self, session: &SessionRef, number: u32) -> String {
+        self.memory.forked_branch(&session.key, number).map(|id| id + "\n").unwrap_or_default()
+    }
+
+    fn fork_branch(&self, seen: &View, number: u32, command: Command) -> Result<Done> {
+        let n = match command.target {
+            Target::Number(n) => Some(n),
+            Target::Last => None,
+        };
+        let (id, n) = cut::fork_undone(&self.state, &seen.session, number, n)?;
+        let sentence = format!("done, turns 0 to {n} as before undo {number} are session {id}");
+        Ok(Done { sentence, forked: Some(id) })
     }
 
     fn act(&self, control: Control, seen: &View, command: Command) -> Result<Done> {
@@ -238,6 +272,14 @@ impl Fs {
             }
         };
         Ok(done)
+    }
+}
+
+/// A control file's name in `status` and in the log.
+fn name(control: Control, branch: Option<u32>) -> String {
+    match branch {
+        Some(number) => format!("undone/{number}/{}", control.name()),
+        None => control.name().to_owned(),
     }
 }
 

@@ -51,7 +51,12 @@ impl Fs {
             },
             Part::Raw => Some(Part::RawFile(name.to_owned())),
             Part::Undone => numbered(Part::UndoneDir),
-            Part::UndoneDir(number) if text == "turns" => Some(Part::UndoneTurns(*number)),
+            Part::UndoneDir(number) => match text {
+                "turns" => Some(Part::UndoneTurns(*number)),
+                "status" => Some(Part::UndoneStatus(*number)),
+                "fork" => Some(Part::UndoneFork(*number)),
+                _ => None,
+            },
             Part::UndoneTurns(number) => turn_number(text).map(|n| Part::UndoneTurn(*number, n)),
             Part::Agents => {
                 let parent = self.catalog.session(&session.key)?;
@@ -127,7 +132,11 @@ impl Fs {
             }
             Part::UndoneDir(number) => {
                 self.undone(session, *number)?;
-                Ok(vec![entry("turns", Part::UndoneTurns(*number))])
+                Ok(vec![
+                    entry("turns", Part::UndoneTurns(*number)),
+                    entry("status", Part::UndoneStatus(*number)),
+                    entry("fork", Part::UndoneFork(*number)),
+                ])
             }
             Part::UndoneTurns(number) => {
                 let undone = self.undone(session, *number)?;
@@ -171,7 +180,13 @@ impl Fs {
         match part {
             // A session's directory is shown without reading its transcript.
             Part::Dir | Part::Agents => self.facts_of_directory(session, part, updated()?),
-            Part::Turns | Part::Prompts | Part::Records | Part::Raw => Ok(Facts::directory(0, updated()?)),
+            Part::Turns | Part::Prompts | Part::Records => {
+                // Whatever a session's own time goes by: a new turn changes what is in these.
+                let view = self.view(&session.key).ok();
+                let last = view.and_then(|view| view.history.turns.last()?.last);
+                Ok(Facts::directory(0, last.max(Some(updated()?)).unwrap_or_default()))
+            }
+            Part::Raw => Ok(Facts::directory(0, updated()?)),
             Part::Salvage => {
                 let view = self.view(&session.key)?;
                 salvaged(&view.history)?;
@@ -214,6 +229,14 @@ impl Fs {
             }
             Part::UndoneDir(number) => Ok(Facts::directory(1, self.undone(session, *number)?.at)),
             Part::UndoneTurns(number) => Ok(Facts::directory(0, self.undone(session, *number)?.at)),
+            Part::UndoneStatus(number) => {
+                let undone = self.undone(session, *number)?;
+                Ok(Facts::file(super::text::undone_status(&undone).len() as u64, undone.at))
+            }
+            Part::UndoneFork(number) => {
+                let at = self.undone(session, *number)?.at;
+                Ok(Facts::file(self.forked_branch(session, *number).len() as u64, at))
+            }
             Part::UndoneTurn(number, n) => {
                 let undone = self.undone(session, *number)?;
                 let turn = find(&undone.turns, *n)?;

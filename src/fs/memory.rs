@@ -28,20 +28,30 @@ const MOST_ERRORS: usize = 5;
 struct Commands {
     last: String,
     forked: Option<String>,
+    /// By forks of what undos removed, by the undo's number.
+    branches: HashMap<u32, String>,
     /// All sessions that forks of this one made.
     made: Vec<String>,
 }
 
 impl Memory {
-    /// Notes the outcome of a command, and the session that it made.
-    pub fn note(&self, key: &SessionKey, sentence: String, forked: Option<String>) {
+    /// Notes the outcome of a command, and the session that it made; `branch`: out of what this undo removed.
+    pub fn note(&self, key: &SessionKey, sentence: String, branch: Option<u32>, forked: Option<String>) {
         let mut commands = self.commands.lock();
         let entry = commands.entry(key.clone()).or_default();
         entry.last = sentence;
-        if forked.is_some() {
-            entry.made.extend(forked.clone());
-            entry.forked = forked;
+        if let Some(id) = forked {
+            entry.made.push(id.clone());
+            match branch {
+                Some(number) => drop(entry.branches.insert(number, id)),
+                None => entry.forked = Some(id),
+            }
         }
+    }
+
+    /// The id of the session that the last fork of what this undo removed made.
+    pub fn forked_branch(&self, key: &SessionKey, number: u32) -> Option<String> {
+        self.commands.lock().get(key)?.branches.get(&number).cloned()
     }
 
     /// The last command's outcome.

@@ -213,7 +213,7 @@ impl Fs {
     /// [`Fs::refusal`] for everything else (`anything_else`: mode, owner, flags).
     pub fn setattr(&self, ino: u64, size: Option<u64>, anything_else: bool) -> Result<Attr> {
         let node = self.node(ino)?;
-        let is_control = matches!(node, Node::Session(_, Part::Control(_)));
+        let is_control = matches!(node, Node::Session(_, Part::Control(_) | Part::UndoneFork(_)));
         let harmless = size.is_none_or(|size| size == 0) && !anything_else;
         if is_control && harmless && !self.options.read_only {
             return self.getattr(ino, None);
@@ -322,7 +322,11 @@ impl Fs {
         let node = self.node(ino)?;
         let opened = |shows, cache| Opened { handle: self.handles.add(ino, shows, cache), cache };
         if let Node::Session(session, Part::Control(control)) = &node {
-            let handle = self.open_control(session, *control, access.write)?;
+            let handle = self.open_control(session, *control, None, access.write)?;
+            return Ok(opened(Shows::Control(handle), Cache::Direct));
+        }
+        if let Node::Session(session, Part::UndoneFork(number)) = &node {
+            let handle = self.open_control(session, Control::Fork, Some(*number), access.write)?;
             return Ok(opened(Shows::Control(handle), Cache::Direct));
         }
         if access.write || access.truncate {
@@ -342,7 +346,9 @@ impl Fs {
         }
         let text = self.open_text(ino, &node)?;
         let cache = match &node {
-            Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta) => Cache::Direct,
+            Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta | Part::UndoneStatus(_)) => {
+                Cache::Direct
+            }
             _ => handles::admit_text(&self.inodes, ino, text.version(), text.len()),
         };
         Ok(opened(Shows::Text(text), cache))

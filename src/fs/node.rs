@@ -73,8 +73,10 @@ pub(super) enum Part {
     Salvage,
     SalvageTurn(u32),
     Undone,
-    /// `undone/<number>`, then its `turns`, then a turn by its old number.
+    /// `undone/<number>`, then its `status`, its `fork`, its `turns`, then a turn by its old number.
     UndoneDir(u32),
+    UndoneStatus(u32),
+    UndoneFork(u32),
     UndoneTurns(u32),
     UndoneTurn(u32, u32),
     Prompts,
@@ -152,6 +154,8 @@ impl Node {
                 | Part::Meta
                 | Part::Control(_)
                 | Part::SalvageTurn(_)
+                | Part::UndoneStatus(_)
+                | Part::UndoneFork(_)
                 | Part::UndoneTurn(..)
                 | Part::Prompt(_)
                 | Part::RecordsHead
@@ -169,7 +173,7 @@ impl Node {
         match (self.kind(), self) {
             (Kind::Directory, _) => 0o500,
             (Kind::Symlink, _) => 0o777,
-            (Kind::File, Node::Session(_, Part::Control(_))) => 0o600,
+            (Kind::File, Node::Session(_, Part::Control(_) | Part::UndoneFork(_))) => 0o600,
             (Kind::File, _) => 0o400,
         }
     }
@@ -195,7 +199,9 @@ impl Node {
                     Part::Turn(_) => within(Part::Turns),
                     Part::SalvageTurn(_) => within(Part::Salvage),
                     Part::UndoneDir(_) => within(Part::Undone),
-                    Part::UndoneTurns(number) => within(Part::UndoneDir(*number)),
+                    Part::UndoneTurns(number) | Part::UndoneStatus(number) | Part::UndoneFork(number) => {
+                        within(Part::UndoneDir(*number))
+                    }
                     Part::UndoneTurn(number, _) => within(Part::UndoneTurns(*number)),
                     Part::Prompt(_) => within(Part::Prompts),
                     Part::RecordsHead | Part::Record(_) | Part::RecordsTail => within(Part::Records),
@@ -291,6 +297,8 @@ impl Part {
             Part::SalvageTurn(n) => ("salvage-turn", [*n, 0]),
             Part::Undone => ("undone", [0, 0]),
             Part::UndoneDir(number) => ("undone-dir", [*number, 0]),
+            Part::UndoneStatus(number) => ("undone-status", [*number, 0]),
+            Part::UndoneFork(number) => ("undone-fork", [*number, 0]),
             Part::UndoneTurns(number) => ("undone-turns", [*number, 0]),
             Part::UndoneTurn(number, n) => ("undone-turn", [*number, *n]),
             Part::Prompts => ("prompts", [0, 0]),

@@ -89,6 +89,8 @@ impl Fs {
             // Other processes prune; sub-agents have directories of their own.
             Part::Undone
             | Part::UndoneDir(_)
+            | Part::UndoneStatus(_)
+            | Part::UndoneFork(_)
             | Part::UndoneTurns(_)
             | Part::UndoneTurn(..)
             | Part::Agents => Lasting::NOT,

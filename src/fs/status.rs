@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use super::node::SessionRef;
 use super::project_state::ProjectState;
 use super::text::{self, Status};
 use crate::agents;
+use crate::cut;
 use crate::render::one_line;
 use crate::session::{Damage, Result, State, rfc3339};
 
@@ -25,7 +27,9 @@ impl Fs {
         let view = self.view(&session.key);
         let writer = match &view {
             Ok(view) => self.memory.writer(&session.key, recent, || {
-                agents::agent(session.key.agent).writer(&view.session, &view.history)
+                // Whoever reads it wants to know who is there now; for its size alone a second does not matter.
+                let running = if recent { self.catalog.running() } else { Arc::default() };
+                agents::agent(session.key.agent).writer(&view.session, &view.history, &running)
             }),
             Err(_) => None,
         };
@@ -40,7 +44,13 @@ impl Fs {
             *agent == session.key.agent && Path::new(&damage.file).starts_with(&session.key.path)
         });
         let problems: Vec<&Damage> = beside.map(|(_, damage)| damage).collect();
-        Ok(Status { session: &facts, history, problems, writer, index, last: last.as_deref() }.text())
+        // What cannot be read of turnfs's own state is no reason to tell nothing.
+        let undone = match session.is_subagent() {
+            true => Vec::new(),
+            false => cut::undone(&self.state, &session.key).unwrap_or_default(),
+        };
+        let (last, undone) = (last.as_deref(), undone.as_slice());
+        Ok(Status { session: &facts, history, problems, writer, index, undone, last }.text())
     }
 
     /// The text of `meta.json`. With `ask`, the host is asked what is at the project's path now; else the last
@@ -114,6 +124,12 @@ impl Fs {
             let shown = project.display();
             let line =
                 format!("note: a project has the name latest, so {shown} has no link to its newest session");
+            let _ = writeln!(summary, "{}", one_line(&line));
+        }
+        for (project, listed, taken) in listing.stepped_aside() {
+            let (project, name, taken) = (project.display(), &listed.name, taken.display());
+            let line =
+                format!("note: {project} shows a session as {name}, because a project has the path {taken}");
             let _ = writeln!(summary, "{}", one_line(&line));
         }
         for (agent, problem) in &listing.problems {

@@ -270,8 +270,11 @@ fn one_project_is_shown_at_the_root() {
     assert_eq!(sample.ino("home").unwrap_err().errno(), Errno::NOENT);
 }
 
-/// Longer than stamps are too young to be believed.
-const SETTLED: Duration = Duration::from_millis(2300);
+/// Waits until stamps are old enough to be believed.
+fn settle() {
+    crate::transcript::set_racy_window(Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(40));
+}
 
 /// The transcript of the only session of the sample `a-plain`.
 fn wire(sample: &Sample) -> std::path::PathBuf {
@@ -296,7 +299,7 @@ fn edit(file: &Path, from: &str, to: &str) {
 #[test]
 fn a_settled_text_is_made_once_whatever_the_kernel_forgets() {
     let sample = Sample::of("a-plain");
-    std::thread::sleep(SETTLED);
+    settle();
     let session = sample.session();
     for name in ["turns/002", "prompts/002", "context.md", "records/002.jsonl", "records/head.jsonl"] {
         let path = format!("{session}/{name}");
@@ -331,7 +334,7 @@ fn a_text_of_a_session_that_was_forgotten_meanwhile_is_made_anew() {
     let (key, directory) = (session.key.clone(), session.key.absolute());
     let mut versions = std::collections::HashSet::new();
     let mut is_shown = |words: &str, other: &str| {
-        std::thread::sleep(SETTLED);
+        settle();
         let text = sample.fs.text(&node).unwrap();
         let shown = String::from_utf8(text.bytes.to_vec()).unwrap();
         assert!(shown.contains(words) && !shown.contains(other), "{shown}");

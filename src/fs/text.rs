@@ -5,17 +5,19 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::project_state::ProjectState;
 use crate::catalog::Watching;
 use crate::cut::Undone;
-use crate::render::{escaped_json, one_line};
+use crate::render::{cut_to_width, escaped_json, one_line};
 use crate::session::{
-    self, Confidence, CutPoint, Damage, History, Place, Refusal, Session, State, TurnStatus, Writer, rfc3339,
+    self, Confidence, CutPoint, Damage, DamageClass, History, Place, Refusal, Session, State, TurnStatus,
+    Writer, rfc3339,
 };
 
-/// Longest prompt in a plan, in characters.
-const PROMPT_CHARS: usize = 48;
+/// Longest prompt in a plan, in columns of a terminal.
+const PROMPT_COLUMNS: usize = 48;
 
 pub(super) const README: &str = "\
 # What is here
@@ -25,11 +27,12 @@ is a directory:
 
     turns/000 001 ...   one file per turn, numbered from 0
     status              what turnfs thinks of the session; the last line is the last command's outcome
-    meta.json           id, title, times, files
+    meta.json           id, title, times, archived or not, files
     undo                read: what each cut would do. Write N: remove turn N and everything after it
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here
-    undone/             what undo removed
+    undone/N/           what the Nth undo of the session removed: turns/, status (which undo it was), and fork: write K,
+                        a new session of the turns up to K as they were before that undo
     salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them
 
 By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id.
@@ -54,6 +57,8 @@ pub(super) struct Status<'a> {
     pub writer: Option<Writer>,
     /// What is wrong with the store's index of sessions: the session's place is the one of the last sound one.
     pub index: Option<&'a Damage>,
+    /// What was undone and can still be read.
+    pub undone: &'a [Undone],
     /// The outcome of the last command.
     pub last: Option<&'a str>,
 }
@@ -68,6 +73,9 @@ impl Status<'_> {
                 lines.put("turns", "refused");
                 lines.put("writer", "none");
                 lines.put("error", &refusal.to_string());
+                if refusal.is_unreadable() {
+                    lines.put("help", DamageClass::Unreadable.remedy());
+                }
             }
         }
         for problem in &self.problems {
@@ -79,6 +87,9 @@ impl Status<'_> {
         }
         if let Some(damage) = self.index {
             lines.put("index", &damage.to_string());
+        }
+        for undone in self.undone {
+            lines.put("undone", &undone.sentence());
         }
         lines.put("last", self.last.unwrap_or("none"));
         lines.0
@@ -102,8 +113,10 @@ impl Status<'_> {
         }
         if let Some(damage) = history.shown_damage() {
             lines.put("file", &damage.file);
-            lines.put("line", &damage.line.to_string());
-            lines.put("byte", &damage.byte.to_string());
+            if let Some((line, byte)) = damage.place() {
+                lines.put("line", &line.to_string());
+                lines.put("byte", &byte.to_string());
+            }
             lines.put("class", damage.class.name());
             lines.put("message", &damage.message);
             if history.damages.len() > 1 {
@@ -133,7 +146,7 @@ impl Status<'_> {
             ),
             State::Unsupported => lines.put("help", "raw/ has the files as they are"),
             State::NoTranscript => lines.put("help", "the agent knows this session but its transcript is gone"),
-            State::Ok | State::Empty => {}
+            State::Ok | State::Empty | State::Unreadable => {}
         }
     }
 }
@@ -207,6 +220,10 @@ fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> Strin
 pub(super) fn redo_plan(undone: &[Undone]) -> String {
     let mut text = "undo\tturn\tprompt\n".to_owned();
     let Some(latest) = undone.iter().max_by_key(|undo| undo.number) else { return text };
+    let mut all: Vec<&Undone> = undone.iter().collect();
+    all.sort_by_key(|undo| std::cmp::Reverse(undo.number));
+    let told: String = all.iter().map(|undo| format!("{}\n", undo.sentence())).collect();
+    text = told + &text;
     for turn in &latest.turns {
         let prompt = first_line(turn.prompt.as_deref());
         let _ = writeln!(text, "{}\t{:03}\t{}", latest.number, turn.n, prompt);
@@ -214,19 +231,34 @@ pub(super) fn redo_plan(undone: &[Undone]) -> String {
     text
 }
 
+/// `undone/<number>/status`.
+pub(super) fn undone_status(undone: &Undone) -> String {
+    let number = undone.number;
+    let mut lines = Lines::default();
+    lines.put("undo", &undone.sentence());
+    lines.put("redo", &format!("echo {number} > redo (while nothing was done in the session since)"));
+    let last = undone.turns.last().map_or(0, |turn| turn.n);
+    lines.put(
+        "fork",
+        &format!("echo {last} > undone/{number}/fork (a new session of it, whatever was done since)"),
+    );
+    lines.0
+}
+
 /// Columns separated by tabs, prompts padded so that they line up.
 fn plan_line(turn: &str, prompt: &str, cut: &str, boundary: &str) -> String {
-    format!("{turn}\t{prompt:<PROMPT_CHARS$}\t{}\t{boundary}\n", one_line(cut))
+    let pad = PROMPT_COLUMNS.saturating_sub(prompt.width());
+    format!("{turn}\t{prompt}{:pad$}\t{}\t{boundary}\n", "", one_line(cut))
 }
 
 /// The first line of a prompt, shortened, safe for a terminal.
 fn first_line(prompt: Option<&str>) -> String {
     let line = prompt.unwrap_or_default().lines().map(str::trim).find(|line| !line.is_empty());
     let line = one_line(line.unwrap_or("-"));
-    if line.chars().count() <= PROMPT_CHARS {
+    if line.width() <= PROMPT_COLUMNS {
         return line.into_owned();
     }
-    line.chars().take(PROMPT_CHARS - 1).chain(['…']).collect()
+    format!("{}…", cut_to_width(&line, PROMPT_COLUMNS - 1))
 }
 
 /// `meta.json`; the keys and their order are part of the contract.
@@ -234,7 +266,7 @@ fn first_line(prompt: Option<&str>) -> String {
 struct Meta<'a> {
     id: &'a str,
     agent: &'a str,
-    title: Option<&'a str>,
+    title: Option<String>,
     project: Option<String>,
     /// What is at that path now; null where there is no project.
     project_state: Option<&'static str>,
@@ -248,6 +280,9 @@ struct Meta<'a> {
     model: Option<&'a str>,
     history_mode: Option<&'a str>,
     forked_from: Option<&'a str>,
+    /// Absent where the store knows no archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archived: Option<bool>,
     /// Relative to the store.
     files: Vec<String>,
 }
@@ -258,7 +293,7 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
     let meta = Meta {
         id: &session.id,
         agent: session.key.agent.name(),
-        title: session.title.as_deref(),
+        title: session::title(session, history),
         project: session.project().map(|path| path.to_string_lossy().into_owned()),
         project_state: state.map(ProjectState::name),
         project_leads_to: match state {
@@ -271,6 +306,7 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
         model: session.model.as_deref().or_else(|| history?.model.as_deref()),
         history_mode: session.history_mode.as_deref(),
         forked_from: session.forked_from.as_deref(),
+        archived: session.archived,
         files: all.map(|file| file.to_string_lossy().into_owned()).collect(),
     };
     // Strings and numbers always serialise.

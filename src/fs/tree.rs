@@ -216,7 +216,7 @@ impl Fs {
                 let projects = self.projects.iter().flatten();
                 let mut all: Vec<Listed> =
                     projects.flat_map(|project| listing.of(Some(project))).cloned().collect();
-                all.sort_by_key(|listed| std::cmp::Reverse(listed.session.updated));
+                all.sort_by(|a, b| a.session.newest_first(&b.session));
                 let mut taken = std::collections::HashSet::new();
                 for listed in &mut all {
                     if !taken.insert(listed.name.clone()) {

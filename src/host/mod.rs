@@ -57,13 +57,18 @@ pub struct Host {
 
 impl Host {
     pub fn new(relied_on: impl IntoIterator<Item = PathBuf>, avoided: Vec<PathBuf>) -> Host {
-        let resolved = relied_on.into_iter().filter_map(|place| place.canonicalize().ok());
-        Host { relied_on: resolved.collect(), avoided }
+        Host {
+            relied_on: relied_on.into_iter().filter_map(|place| place.canonicalize().ok()).collect(),
+            avoided,
+        }
     }
 
     /// For a command: its HOME and the directory that it was started in.
     pub fn of_process() -> Host {
-        Host::new(std::env::home_dir().into_iter().chain(std::env::current_dir()), Vec::new())
+        // Either may lie in a mount that does not answer.
+        let resolved = |place: PathBuf| within(PATIENCE, move || place.canonicalize().ok()).flatten();
+        let own = std::env::home_dir().into_iter().chain(std::env::current_dir());
+        Host { relied_on: own.filter_map(resolved).collect(), avoided: Vec::new() }
     }
 
     /// Where `path` (absolute) leads. As slow as the slowest file system on the way that may be looked at.

@@ -3,13 +3,18 @@
 //! All of it is read from /proc. What a process refers to (its directory, its open files) is compared by
 //! path and never touched: it may lie on a dead network mount.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{Host, Way, within};
+use parking_lot::Mutex;
+
+use super::mountinfo::{self, Device};
+use super::{Host, Way, locks, within};
 
 /// How long the file system of a project may take to say which directory that is. A busy machine needs longer
 /// than one would think, and whoever does not answer counts as a writer.
@@ -29,6 +34,8 @@ pub struct Process {
     /// Its working directory, resolved; only of an own process, or as root.
     pub cwd: Option<PathBuf>,
     dir: PathBuf,
+    /// What its descriptors lead to, and their numbers, as of the first question.
+    open: OnceLock<Vec<(PathBuf, OsString)>>,
 }
 
 /// Every process but this one and the kernel's own.
@@ -53,18 +60,75 @@ impl Process {
         name.truncate(name.trim_ascii_end().len());
         let uid = std::fs::symlink_metadata(&dir).ok()?.uid();
         let cwd = std::fs::read_link(dir.join("cwd")).ok();
-        Some(Process { pid, uid, name: OsString::from_vec(name), arguments, cwd, dir })
+        Some(Process { pid, uid, name: OsString::from_vec(name), arguments, cwd, dir, open: OnceLock::new() })
     }
 
-    /// Whether it works in `project`, a path that may lead over symlinks; `None` if the file system of the
+    /// Whether it has a file open for writing that is `file`, or lies below it; a resolved path.
+    pub fn writes(&self, file: &Path) -> bool {
+        self.open_files()
+            .iter()
+            .any(|(target, descriptor)| target.starts_with(file) && self.is_for_writing(descriptor))
+    }
+
+    /// Whether it has `file` (a resolved path) open at all.
+    pub fn has_open(&self, file: &Path) -> bool {
+        self.open_files().iter().any(|(target, _)| target == file)
+    }
+
+    /// None where /proc does not show it.
+    fn open_files(&self) -> &[(PathBuf, OsString)] {
+        self.open.get_or_init(|| {
+            let entries = std::fs::read_dir(self.dir.join("fd")).into_iter().flatten().flatten();
+            entries
+                .filter_map(|entry| Some((std::fs::read_link(entry.path()).ok()?, entry.file_name())))
+                .collect()
+        })
+    }
+
+    fn is_for_writing(&self, descriptor: &OsStr) -> bool {
+        let info = std::fs::read_to_string(self.dir.join("fdinfo").join(descriptor)).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+    }
+}
+
+/// Who runs and who holds locks, as one look at /proc found it: for whoever asks about many sessions at once. Each
+/// thing is looked at when it is first asked for, and never again: as old as the first question at most.
+#[derive(Default)]
+pub struct Running {
+    processes: OnceLock<Vec<Process>>,
+    locks: OnceLock<locks::Table>,
+    /// Where projects lead; `None` where no answer came in time.
+    ways: Mutex<HashMap<PathBuf, Option<Way>>>,
+    /// Mount points whose file systems did not answer in time: what lies on them is not asked for again.
+    silent: Mutex<Vec<PathBuf>>,
+}
+
+impl Running {
+    /// Every process but this one and the kernel's own.
+    pub fn processes(&self) -> &[Process] {
+        self.processes.get_or_init(|| others().collect())
+    }
+
+    /// As [`locks::holder`]; `path` is asked only where a lock is held on such a file.
+    pub fn lock_holder(
+        &self,
+        device: Device,
+        inode: u64,
+        path: impl FnOnce() -> PathBuf,
+    ) -> Option<Option<u32>> {
+        self.locks.get_or_init(locks::Table::read).holder(device, inode, path)
+    }
+
+    /// Whether `process` works in `project`, a path that may lead over symlinks; `None` if the file system of the
     /// project does not say in time where the path leads.
-    pub fn works_in(&self, project: &Path) -> Option<bool> {
-        let Some(cwd) = &self.cwd else { return Some(false) };
+    pub fn works_in(&self, process: &Process, project: &Path) -> Option<bool> {
+        let Some(cwd) = &process.cwd else { return Some(false) };
         if cwd == project {
             return Some(true);
         }
-        let asked = project.to_owned();
-        match within(PROJECT_TIME, move || Host::default().way(&asked))? {
+        match self.way(project)? {
             Way::Leads(place) => Some(place == *cwd),
             Way::Missing(_) => Some(false),
             // Only who works on that file system can work in the project.
@@ -73,28 +137,27 @@ impl Process {
         }
     }
 
-    /// Whether it has a file open for writing that is `file`, or lies below it; a resolved path.
-    pub fn writes(&self, file: &Path) -> bool {
-        self.open_files()
-            .any(|(target, descriptor)| target.starts_with(file) && self.is_for_writing(&descriptor))
-    }
-
-    /// Whether it has `file` (a resolved path) open at all.
-    pub fn has_open(&self, file: &Path) -> bool {
-        self.open_files().any(|(target, _)| target == file)
-    }
-
-    /// What its descriptors lead to, and their numbers; none where /proc does not show it.
-    fn open_files(&self) -> impl Iterator<Item = (PathBuf, OsString)> {
-        let entries = std::fs::read_dir(self.dir.join("fd")).into_iter().flatten().flatten();
-        entries.filter_map(|entry| Some((std::fs::read_link(entry.path()).ok()?, entry.file_name())))
-    }
-
-    fn is_for_writing(&self, descriptor: &OsStr) -> bool {
-        let info = std::fs::read_to_string(self.dir.join("fdinfo").join(descriptor)).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
-        flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+    fn way(&self, project: &Path) -> Option<Way> {
+        if let Some(known) = self.ways.lock().get(project) {
+            return known.clone();
+        }
+        let mounted_at = || {
+            let mounts = mountinfo::read().unwrap_or_default();
+            mountinfo::containing(&mounts, project).map(|mount| mount.mount_point.clone())
+        };
+        let is_silent = |place: &PathBuf| self.silent.lock().contains(place);
+        let way = if !self.silent.lock().is_empty() && mounted_at().is_some_and(|place| is_silent(&place)) {
+            None
+        } else {
+            let asked = project.to_owned();
+            let way = within(PROJECT_TIME, move || Host::default().way(&asked));
+            if way.is_none() {
+                self.silent.lock().extend(mounted_at());
+            }
+            way
+        };
+        self.ways.lock().insert(project.to_owned(), way.clone());
+        way
     }
 }
 
@@ -132,17 +195,17 @@ mod tests {
     use std::process::{Child, Command};
 
     /// Ends the process when the test does, however it does.
-    struct Running(Child);
+    struct Ends(Child);
 
-    impl Drop for Running {
+    impl Drop for Ends {
         fn drop(&mut self) {
             self.0.kill().unwrap();
             self.0.wait().unwrap();
         }
     }
 
-    fn run(command: &mut Command) -> Running {
-        Running(command.spawn().unwrap())
+    fn run(command: &mut Command) -> Ends {
+        Ends(command.spawn().unwrap())
     }
 
     #[test]
@@ -166,7 +229,8 @@ mod tests {
         for (project, works) in
             [("real/app", true), ("link/app", true), ("real", false), ("real/app/gone", false)]
         {
-            assert_eq!(seen.works_in(&base.join(project)), Some(works), "{project}");
+            let running = Running::default();
+            assert_eq!(running.works_in(&seen, &base.join(project)), Some(works), "{project}");
         }
     }
 

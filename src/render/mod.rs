@@ -4,12 +4,14 @@
 //! the turn is indexed: sizes are counted by the same code that writes the text.
 
 mod safe;
+mod width;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::session::{Item, Turn, TurnDetail, TurnStatus, rfc3339};
 pub use safe::{escaped_json, one_line, visible};
+pub use width::cut_to_width;
 
 /// Where text goes: a buffer, or only its length.
 pub trait Output {
@@ -55,8 +57,11 @@ pub fn heading(turn: &Turn, out: &mut impl Output) {
     out.put(&line);
 }
 
+/// Of a record of a kind that turnfs does not know: how much is shown, in characters.
+const UNKNOWN_CHARS: usize = 200;
+
 /// One item, marked, with control characters made visible. Starts with an empty line and ends with a
-/// newline; nothing is cut off.
+/// newline. Nothing is cut off, except records of unknown kinds: `records/` has them whole.
 pub fn item(item: &Item<'_>, out: &mut impl Output) {
     match item {
         Item::User { text } => section("User", None, text, out),
@@ -75,8 +80,19 @@ pub fn item(item: &Item<'_>, out: &mut impl Output) {
         Item::Blob { media_type, bytes } => {
             section("Attachment", None, &format!("[{media_type}, {bytes} bytes]"), out);
         }
-        Item::Unknown { kind, json } => fenced("Record", kind, json, out),
+        Item::Unknown { kind, json } => unknown(kind, json, out),
     }
+}
+
+/// A record of an unknown kind: its kind, its size, its beginning.
+fn unknown(kind: &str, json: &str, out: &mut impl Output) {
+    let json = json.trim_end_matches('\n');
+    let end = json.char_indices().nth(UNKNOWN_CHARS).map_or(json.len(), |(at, _)| at);
+    let (shown, more) = match end < json.len() {
+        true => (Cow::from(format!("{}…", &json[..end])), ", its beginning; `records/` has all"),
+        false => (Cow::from(json), ""),
+    };
+    fenced("Record", &format!("{kind} ({} bytes{more})", json.len()), &shown, out);
 }
 
 fn section(title: &str, subject: Option<&str>, body: &str, out: &mut impl Output) {
@@ -197,6 +213,26 @@ mod tests {
             text(Item::ToolResult { id: "c1".into(), output: "".into(), is_error: true }),
             "\n## Tool error: c1\n\n```\n```\n"
         );
+    }
+
+    #[test]
+    fn a_record_of_an_unknown_kind_is_shown_with_its_size_and_its_beginning() {
+        let short = text(Item::Unknown { kind: "new".into(), json: r#"{"type":"new"}"#.into() });
+        assert_eq!(short, "\n## Record: new (14 bytes)\n\n```\n{\"type\":\"new\"}\n```\n");
+        let long = "ä".repeat(300);
+        let shown = text(Item::Unknown { kind: "new".into(), json: long.as_str().into() });
+        let beginning = "ä".repeat(200);
+        assert_eq!(
+            shown,
+            format!(
+                "\n## Record: new (600 bytes, its beginning; `records/` has all)\n\n```\n{beginning}…\n```\n"
+            )
+        );
+        let exact = "x".repeat(200);
+        let shown = text(Item::Unknown { kind: "\u{1b}[2J".into(), json: exact.as_str().into() });
+        assert_eq!(shown, format!("\n## Record: ␛[2J (200 bytes)\n\n```\n{exact}\n```\n"));
+        let unsafe_ = Item::Unknown { kind: "k".into(), json: "a\u{9b}\u{202e}`\r".into() };
+        assert!(!text(unsafe_).chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
     }
 
     #[test]

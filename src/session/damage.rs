@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use super::Refusal;
+
 /// A place in a store's file that is not what the store's client writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// File name relative to the session (or to the store, for a shared index).
     pub file: String,
-    /// Line, counted from 1.
+    /// Line, counted from 1; 0: the file (or directory) as a whole.
     pub line: u64,
     /// Byte offset in the file of the line's start (for `torn-tail` and `nul-tail`: of the tail's start).
     pub byte: u64,
@@ -17,9 +19,32 @@ pub struct Damage {
 }
 
 impl Damage {
+    /// Of a file or directory as a whole.
+    pub fn of_whole(file: impl Into<String>, class: DamageClass, message: impl Into<String>) -> Damage {
+        Damage { file: file.into(), line: 0, byte: 0, class, message: message.into() }
+    }
+
+    /// Of a file or directory that could not be read, for this reason.
+    pub fn unread(file: impl Into<String>, why: &Refusal) -> Damage {
+        let class = match why {
+            Refusal::NotFollowed { .. } => DamageClass::Unreadable,
+            why if why.is_unreadable() => DamageClass::Unreadable,
+            _ => DamageClass::Sidecar,
+        };
+        Damage::of_whole(file, class, why.to_string())
+    }
+
+    /// Line (from 1) and byte, where it is a matter of one line.
+    pub fn place(&self) -> Option<(u64, u64)> {
+        (self.line > 0).then_some((self.line, self.byte))
+    }
+
     /// Where it is and of what kind, without what is wrong.
     pub fn brief(&self) -> String {
-        format!("{}, line {} (byte {}): {}", self.file, self.line, self.byte, self.class)
+        match self.place() {
+            Some((line, byte)) => format!("{}, line {line} (byte {byte}): {}", self.file, self.class),
+            None => format!("{}: {}", self.file, self.class),
+        }
     }
 }
 
@@ -38,6 +63,7 @@ pub enum DamageClass {
     MissingNewline,
     SplitRecord,
     NulRun,
+    TooLong,
     InvalidUtf8,
     Bom,
     ArrayForm,
@@ -46,6 +72,8 @@ pub enum DamageClass {
     Ordinal,
     DanglingParent,
     Sidecar,
+    /// This user may not read it, or it is a link that is not followed. What is in it may be sound.
+    Unreadable,
     TornTail,
     NulTail,
     NoFinalNewline,
@@ -67,6 +95,7 @@ impl DamageClass {
             DamageClass::MissingNewline => "missing-newline",
             DamageClass::SplitRecord => "split-record",
             DamageClass::NulRun => "nul-run",
+            DamageClass::TooLong => "too-long",
             DamageClass::InvalidUtf8 => "invalid-utf8",
             DamageClass::Bom => "bom",
             DamageClass::ArrayForm => "array-form",
@@ -75,6 +104,7 @@ impl DamageClass {
             DamageClass::Ordinal => "ordinal",
             DamageClass::DanglingParent => "dangling-parent",
             DamageClass::Sidecar => "sidecar",
+            DamageClass::Unreadable => "unreadable",
             DamageClass::TornTail => "torn-tail",
             DamageClass::NulTail => "nul-tail",
             DamageClass::NoFinalNewline => "no-final-newline",
@@ -86,6 +116,7 @@ impl DamageClass {
         match self {
             DamageClass::DanglingParent => "put back the file that it needs",
             DamageClass::Sidecar => "repair that file",
+            DamageClass::Unreadable => "make it readable for this user (chown, chmod), or look as its owner",
             _ => "repair that line",
         }
     }

@@ -17,6 +17,8 @@ pub enum State {
     Empty,
     /// The session is known, its transcript is not there.
     NoTranscript,
+    /// This user may not read it. Whether it is sound is not known.
+    Unreadable,
 }
 
 impl State {
@@ -24,7 +26,8 @@ impl State {
     pub fn of_unread(why: &Refusal) -> State {
         match why {
             Refusal::NotFound { .. } => State::NoTranscript,
-            Refusal::Unsupported { .. } => State::Unsupported,
+            why if why.is_unreadable() => State::Unreadable,
+            Refusal::Unsupported { .. } | Refusal::NotFollowed { .. } => State::Unsupported,
             Refusal::Io { errno, .. } if Refusal::is_no_regular_file(*errno) => State::Unsupported,
             _ => State::Damaged,
         }
@@ -38,6 +41,7 @@ impl State {
             State::Unsupported => "unsupported",
             State::Empty => "empty",
             State::NoTranscript => "no-transcript",
+            State::Unreadable => "unreadable",
         }
     }
 }
@@ -139,6 +143,8 @@ pub struct History {
     pub head_bytes: u64,
     /// The model named last in the transcript.
     pub model: Option<String>,
+    /// The name given last in the transcript, where it records names.
+    pub name: Option<String>,
 }
 
 impl History {
@@ -159,6 +165,7 @@ impl History {
             files,
             head_bytes: 0,
             model: None,
+            name: None,
         }
     }
 
@@ -222,7 +229,7 @@ impl History {
             State::Unsupported => Err(Refusal::Unsupported {
                 what: self.notes.first().cloned().unwrap_or_else(|| "its format".into()),
             }),
-            State::Ok | State::Torn | State::Empty | State::NoTranscript => Ok(()),
+            State::Ok | State::Torn | State::Empty | State::NoTranscript | State::Unreadable => Ok(()),
         }
     }
 

@@ -10,6 +10,7 @@ mod item;
 mod plan;
 mod refusal;
 mod time;
+mod title;
 mod turn;
 
 pub use agent::AgentKind;
@@ -22,8 +23,10 @@ pub use plan::{
 };
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, rfc3339};
+pub use title::title;
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 
+use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -97,18 +100,22 @@ pub struct Session {
     /// The agent's own id.
     pub id: String,
     pub place: Place,
-    /// The title that the agent shows, where it has one.
+    /// The name that its user gave it, where the store keeps that apart from titles that the agent makes.
+    pub name: Option<String>,
+    /// The title that the agent shows, where it has one. What lists show is [`title()`].
     pub title: Option<String>,
     /// Text of the first prompt, at most its first [`Turn::PROMPT_CHARS`] characters (some agents keep fewer); the name's slug is made of it.
     pub first_prompt: Option<String>,
     /// When the session began; a fact that never changes.
     pub created: Timestamp,
-    /// Last activity.
+    /// Last activity: the time of the last record where the store has one. (Kimi CLI goes by its file's time.)
     pub updated: Timestamp,
     pub model: Option<String>,
     /// The store's history mode or format version, where it records one.
     pub history_mode: Option<String>,
     pub forked_from: Option<String>,
+    /// Whether it is put away in an archive; `None` where a store knows no archive.
+    pub archived: Option<bool>,
     /// The files that hold this session's history, relative to the store's root, main transcript first.
     pub files: Vec<PathBuf>,
     /// Its other files (titles, settings), relative to the store's root; shown under `raw/` only.
@@ -118,6 +125,17 @@ pub struct Session {
 }
 
 impl Session {
+    /// The order of sessions wherever they are listed, and which one is `latest`: by last activity, of equal times
+    /// the one that began later first. Never equal for two sessions.
+    pub fn newest_first(&self, other: &Session) -> Ordering {
+        let times = |session: &Session| (session.updated, session.created);
+        times(other)
+            .cmp(&times(self))
+            .then_with(|| self.key.agent.cmp(&other.key.agent))
+            .then_with(|| self.id.cmp(&other.id))
+            .then_with(|| self.key.cmp(&other.key))
+    }
+
     /// The project, where the session has one.
     pub fn project(&self) -> Option<&Path> {
         match &self.place {

@@ -155,7 +155,19 @@ pub enum SqlValue {
     /// The bits of a double, so that it comes back exactly.
     Real(u64),
     Text(String),
+    /// Text that is not valid UTF-8: its bytes.
+    OddText(Vec<u8>),
     Blob(Vec<u8>),
+}
+
+impl SqlValue {
+    /// A text as SQLite has it, kept to the byte.
+    pub fn text(bytes: &[u8]) -> SqlValue {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => SqlValue::Text(text.to_owned()),
+            Err(_) => SqlValue::OddText(bytes.to_vec()),
+        }
+    }
 }
 
 impl Row {
@@ -175,9 +187,11 @@ impl Row {
 /// What happens to an entry of a shared index; the agent's [`crate::agents::SharedIndex`] knows its form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryEdit {
-    /// The session was cut: it has `messages` messages now. `rewritten`: they are not counted as before.
-    Cut { id: String, messages: u64, rewritten: bool },
-    /// The session `id` is a new one, made out of `source`; of another project where one is given.
+    /// The session was cut: it has `messages` messages now. `rewritten`: they are not counted as before. `empty`:
+    /// no turn is left of it.
+    Cut { id: String, messages: u64, rewritten: bool, empty: bool },
+    /// The session `id` is a new one, made out of `source`: a fork of it, or its copy for another project where
+    /// one is given.
     Copy { source: String, id: String, project: Option<PathBuf> },
     /// The project must be listed. `last`: the session to go on with there, where the index names none yet.
     Project { path: PathBuf, last: Option<String> },

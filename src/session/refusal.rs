@@ -26,6 +26,14 @@ pub enum Refusal {
     /// `asked`: the undo's number, where one was named.
     #[error("nothing to redo: no undo of this session is recorded{}", match .asked { Some(n) => format!(" under the number {n}"), None => String::new() })]
     NothingToRedo { asked: Option<u32> },
+    /// There is no such undo to fork from.
+    #[error("no undo of this session is recorded under the number {asked}")]
+    NoSuchUndo { asked: u32 },
+    /// A turn that an undo did not remove.
+    #[error(
+        "undo {undo} did not remove turn {asked}; write one of the turns that it removed, {first} to {last} (a fork keeps all before it)"
+    )]
+    NotInBranch { asked: u32, undo: u32, first: u32, last: u32 },
     /// An agent has the session open. `asked`: the turn, as it was written.
     #[error(
         "{writer} has this session open; close it, use `fork`, or write `force {asked}` (with the command: --force)"
@@ -43,12 +51,15 @@ pub enum Refusal {
     /// The store's own lock, or turnfs's for the session, was not free in time.
     #[error("{what} is locked by another program; try again")]
     StoreLocked { what: String },
+    /// What is read changes faster than it can be read.
+    #[error("{what} is written to all the time; try again when its agent rests")]
+    NeverRests { what: String },
     /// Something else is there than what the caller decided on.
     #[error("{what} changed since this was opened; look at the turns again and repeat the command")]
     Changed { what: String },
     /// As [`Refusal::Changed`], for a redo: the agent went on after undo `number`.
     #[error(
-        "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/ instead"
+        "the session moved on since that undo ({what} changed), so redo would lose what came after; read the removed turns under undone/{number}/, or make a session of them: `echo last > undone/{number}/fork`, `turnfs fork SESSION --undone {number}`"
     )]
     MovedOn { what: String, number: u32 },
     /// A file of the store is not what its client writes.
@@ -80,12 +91,29 @@ pub enum Refusal {
     /// Every other change of the tree: names, modes, lengths.
     #[error("turnfs files cannot be changed this way; write a turn number to undo, redo or fork")]
     NotPermitted,
+    /// No session goes by `text`. `near`: what may have been meant, as the end of the sentence, or nothing.
+    #[error(
+        "no session matches {text:?}; give an id, 8 or more characters of its start or end, a directory name, or words of its title (see `turnfs ls --all`){near}"
+    )]
+    NoSuchSession { text: String, near: String },
+    /// Several sessions go by `text`. `which`: some of them; `give`: what tells them apart.
+    #[error("{text:?} matches {count} sessions: {which}; give {give}")]
+    AmbiguousSession { text: String, count: usize, which: String, give: &'static str },
     /// There is no such session, file or name (any more).
     #[error("{what} does not exist")]
     NotFound { what: String },
     /// A system call failed; the caller gets its errno.
     #[error("{action} {}: {}", .path.display(), describe(*.errno))]
     Io { action: &'static str, path: PathBuf, errno: Errno },
+    /// A compressed file of which no more is unpacked. `largest`: bytes.
+    #[error(
+        "{} unpacks to more than {ratio} times its size, or to more than {} GiB, so it is not read",
+        .path.display(), .largest >> 30
+    )]
+    UnpacksTooLarge { path: PathBuf, ratio: u64, largest: u64 },
+    /// A link in a store that leads where turnfs does not go. `why`: the end of a sentence that begins with "it".
+    #[error("{} is a link that is not followed: {why}", .path.display())]
+    NotFollowed { path: PathBuf, why: &'static str },
     /// What was read after a cut is not what its plan said. A bug, here or in what is known of the store.
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
@@ -104,14 +132,16 @@ impl Refusal {
     pub fn errno(&self) -> Errno {
         match self {
             Refusal::NotACommand { .. } => Errno::INVAL,
-            Refusal::NoSuchTurn { .. } | Refusal::InsideGroup { .. } | Refusal::NothingToRedo { .. } => {
-                Errno::RANGE
-            }
+            Refusal::NoSuchTurn { .. }
+            | Refusal::InsideGroup { .. }
+            | Refusal::NothingToRedo { .. }
+            | Refusal::NoSuchUndo { .. }
+            | Refusal::NotInBranch { .. } => Errno::RANGE,
             Refusal::Live { .. }
             | Refusal::Locked { .. }
             | Refusal::StillRunning { .. }
             | Refusal::Needed { .. } => Errno::BUSY,
-            Refusal::StoreLocked { .. } => Errno::AGAIN,
+            Refusal::StoreLocked { .. } | Refusal::NeverRests { .. } => Errno::AGAIN,
             Refusal::Changed { .. } | Refusal::MovedOn { .. } => Errno::STALE,
             Refusal::Damaged { .. } => Errno::UCLEAN,
             Refusal::Unsupported { .. } | Refusal::CannotCut { .. } => Errno::OPNOTSUPP,
@@ -120,7 +150,10 @@ impl Refusal {
             Refusal::Lost { .. } => Errno::NODATA,
             Refusal::ReadOnlyMount | Refusal::ReadOnlySession { .. } => Errno::ROFS,
             Refusal::NotPermitted => Errno::PERM,
-            Refusal::NotFound { .. } => Errno::NOENT,
+            Refusal::NotFound { .. } | Refusal::NoSuchSession { .. } => Errno::NOENT,
+            Refusal::AmbiguousSession { .. } => Errno::NOTUNIQ,
+            Refusal::UnpacksTooLarge { .. } => Errno::FBIG,
+            Refusal::NotFollowed { .. } => Errno::LOOP,
             Refusal::Io { errno, .. } => *errno,
             Refusal::NotAsPromised { .. } | Refusal::NotPutBack { .. } | Refusal::Internal { .. } => {
                 Errno::IO
@@ -131,6 +164,11 @@ impl Refusal {
     /// Whether a file that could not be opened is there and is a link, a FIFO or the like, which turnfs does not open.
     pub fn is_no_regular_file(errno: Errno) -> bool {
         matches!(errno, Errno::LOOP | Errno::INVAL | Errno::ISDIR)
+    }
+
+    /// Whether this user may not read what is there.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Refusal::Io { errno: Errno::ACCESS | Errno::PERM, .. })
     }
 
     /// A failed system call on a file of the store or of turnfs's own state.

@@ -1,12 +1,12 @@
 //! What is wrong with a line that is no record: the classes of damage, told from the bytes alone.
 //!
 //! Classes say what most probably happened (a kill during an append, two appends without a newline
-//! between them, a power loss), so that the user can mend it. Nothing here mends anything. Rules:
-//! `docs/stores/damage.md`.
+//! between them, a power loss), so that the user can mend it. Nothing here mends anything. A line is told in time
+//! linear in its length, whatever stands in it. Rules: `docs/stores/damage.md`.
 
 use serde::de::IgnoredAny;
 
-use super::Line;
+use super::{LONGEST_LINE, Line};
 use crate::session::{Damage, DamageClass};
 
 /// Damages kept for one file; a file that is no transcript at all would have millions.
@@ -14,8 +14,6 @@ const KEPT: usize = 1000;
 /// Longest record over several physical lines that is put together to tell `split-record`.
 const JOIN_BYTES: usize = 16 << 20;
 const JOIN_LINES: usize = 64;
-/// Places at which a second record is looked for in a line.
-const SECOND_RECORDS: usize = 4096;
 
 /// What the inspector has to know of a store's format.
 #[derive(Clone, Copy)]
@@ -32,10 +30,18 @@ pub struct Inspector {
     file: String,
     format: Format,
     found: Vec<Damage>,
-    /// Bad lines that may turn out to be one record with raw newlines in it: their damages, and their
-    /// text with the newlines escaped.
-    split: Option<(Vec<Damage>, Vec<u8>)>,
+    split: Option<Split>,
     first: Option<u64>,
+}
+
+/// Bad lines that may turn out to be one record with raw newlines in it.
+#[derive(Clone)]
+struct Split {
+    damages: Vec<Damage>,
+    /// The lines, with the newlines between them escaped.
+    text: Vec<u8>,
+    /// Where JSON is behind that text.
+    at: Brackets,
 }
 
 impl Inspector {
@@ -114,36 +120,44 @@ impl Inspector {
 
     /// Adds a bad line, alone or as part of a record that is split over lines.
     fn collect(&mut self, line: &Line<'_>, damage: Damage) {
-        if let Some((mut damages, mut text)) = self.split.take() {
-            text.extend_from_slice(b"\\n");
-            text.extend_from_slice(line.bytes);
-            damages.push(damage);
-            if (self.format.is_record)(&text) {
-                let range = format!("one record over the lines {} to {}", damages[0].line, line.number);
-                let (first, byte) = (damages[0].line, damages[0].byte);
+        if let Some(mut split) = self.split.take() {
+            split.text.extend_from_slice(b"\\n");
+            split.text.extend_from_slice(line.bytes);
+            split.at.pass(line.bytes);
+            split.damages.push(damage);
+            if split.at.in_string {
+                let goes_on = split.damages.len() < JOIN_LINES && split.text.len() < JOIN_BYTES;
+                self.split = Some(split);
+                if !goes_on {
+                    self.give_up_joining();
+                }
+            } else if split.at.depth == 0 && (self.format.is_record)(&split.text) {
+                let (first, byte) = (split.damages[0].line, split.damages[0].byte);
+                let range = format!("one record over the lines {first} to {}", line.number);
                 let what = format!("{range}: a newline inside a string is not escaped");
                 self.push(first, byte, DamageClass::SplitRecord, what);
-            } else if damages.len() < JOIN_LINES && text.len() < JOIN_BYTES && ends_in_string(&text) {
-                self.split = Some((damages, text));
             } else {
-                damages.into_iter().for_each(|damage| self.keep(damage));
+                split.damages.into_iter().for_each(|damage| self.keep(damage));
             }
             return;
         }
-        let open = damage.class == DamageClass::BadLine
+        if damage.class == DamageClass::BadLine
             && line.bytes.len() < JOIN_BYTES
             && line.bytes.first() == Some(&b'{')
-            && ends_in_string(line.bytes);
-        if open {
-            self.split = Some((vec![damage], line.bytes.to_vec()));
-        } else {
-            self.keep(damage);
+        {
+            let mut at = Brackets::default();
+            at.pass(line.bytes);
+            if at.in_string {
+                self.split = Some(Split { damages: vec![damage], text: line.bytes.to_vec(), at });
+                return;
+            }
         }
+        self.keep(damage);
     }
 
     fn give_up_joining(&mut self) {
-        if let Some((damages, _)) = self.split.take() {
-            damages.into_iter().for_each(|damage| self.keep(damage));
+        if let Some(split) = self.split.take() {
+            split.damages.into_iter().for_each(|damage| self.keep(damage));
         }
     }
 
@@ -156,6 +170,9 @@ impl Inspector {
 
     fn class(&self, line: &Line<'_>) -> DamageClass {
         let bytes = line.bytes;
+        if line.too_long {
+            return DamageClass::TooLong;
+        }
         if line.nuls > 0 || memchr::memchr(0, bytes).is_some() {
             return DamageClass::NulRun;
         }
@@ -173,25 +190,106 @@ impl Inspector {
 
     /// Tells two appends on one line: both complete, or the first one cut.
     fn second_record(&self, bytes: &[u8]) -> Option<DamageClass> {
-        let starts = memchr::memmem::find_iter(bytes, b"{\"").filter(|at| *at > 0).take(SECOND_RECORDS);
-        for at in starts {
-            let (before, rest) = bytes.split_at(at);
-            if (self.format.is_record)(rest) {
-                let complete = (self.format.is_record)(before);
-                return Some(if complete { DamageClass::MissingNewline } else { DamageClass::GluedCut });
-            }
-            // Three or more appends on one line: what follows the first complete one decides.
-            if (self.format.is_record)(before) && self.second_record(rest).is_some() {
-                return Some(DamageClass::MissingNewline);
+        let start = last_object(bytes).filter(|start| *start > 0)?;
+        let (before, last) = bytes.split_at(start);
+        if !(self.format.is_record)(last) {
+            return None;
+        }
+        // Three or more appends on one line: whether the first one is complete decides.
+        let first = first_object(before).map_or(before, |end| &before[..end]);
+        let complete = (self.format.is_record)(first);
+        Some(if complete { DamageClass::MissingNewline } else { DamageClass::GluedCut })
+    }
+}
+
+/// Where JSON is, told from brackets and quotes alone.
+#[derive(Clone, Copy, Default)]
+struct Brackets {
+    /// Objects that are open.
+    depth: usize,
+    in_string: bool,
+    /// In a string, behind a backslash that escapes what comes next.
+    escaped: bool,
+}
+
+impl Brackets {
+    /// Goes on behind these bytes; a newline before them stands for its escape.
+    fn pass(&mut self, bytes: &[u8]) {
+        self.until(bytes, false);
+    }
+
+    /// Goes on behind these bytes, or, if that is wanted, only to where the last open object ends: there.
+    fn until(&mut self, bytes: &[u8], end_of_object: bool) -> Option<usize> {
+        let mut at = 0;
+        if std::mem::take(&mut self.escaped) && !bytes.is_empty() {
+            at = 1;
+        }
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let found = match self.in_string {
+                true => memchr::memchr2(b'"', b'\\', rest),
+                false => memchr::memchr3(b'"', b'{', b'}', rest),
+            };
+            let found = found?;
+            at += found + 1;
+            match rest[found] {
+                b'"' => self.in_string = !self.in_string,
+                b'\\' if at == bytes.len() => self.escaped = true,
+                b'\\' => at += 1,
+                b'{' => self.depth += 1,
+                _ => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if end_of_object && self.depth == 0 {
+                        return Some(at);
+                    }
+                }
             }
         }
         None
     }
 }
 
+/// Where the object at the start of these bytes ends, if it does.
+fn first_object(bytes: &[u8]) -> Option<usize> {
+    Brackets::default().until(bytes, true)
+}
+
+/// Where the object begins that ends with these bytes. If there is one, it is found; what is found need not be one:
+/// only brackets and quotes were looked at, from the end.
+fn last_object(bytes: &[u8]) -> Option<usize> {
+    let mut end = bytes.trim_ascii_end().len();
+    let mut depth = 0_usize;
+    while let Some(at) = memchr::memrchr3(b'"', b'{', b'}', &bytes[..end]) {
+        end = at;
+        match bytes[at] {
+            b'}' => depth += 1,
+            b'{' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            // A string ends here: go to the quote that begins it, the next one that is not escaped.
+            _ => loop {
+                end = memchr::memrchr(b'"', &bytes[..end])?;
+                let escapes = bytes[..end].iter().rev().take_while(|byte| **byte == b'\\').count();
+                if escapes % 2 == 0 {
+                    break;
+                }
+            },
+        }
+        if depth == 0 {
+            return None;
+        }
+    }
+    None
+}
+
 /// The class and the sentence for a last line without a newline that is no record.
 fn tail(line: &Line<'_>) -> (DamageClass, String) {
-    if line.nuls > 0 || line.bytes.last() == Some(&0) {
+    if line.too_long {
+        (DamageClass::TooLong, describe(DamageClass::TooLong).into())
+    } else if line.nuls > 0 || line.bytes.last() == Some(&0) {
         let len = line.end - line.start;
         (DamageClass::NulTail, format!("{len} bytes at the end, filled with NUL as after a power loss"))
     } else {
@@ -203,6 +301,9 @@ fn tail(line: &Line<'_>) -> (DamageClass, String) {
     }
 }
 
+const TOO_LONG: &str = "the line is longer than 128 MiB, the longest that turnfs reads as one";
+const _: () = assert!(LONGEST_LINE == 128 << 20);
+
 fn describe(class: DamageClass) -> &'static str {
     match class {
         DamageClass::GluedCut => {
@@ -212,6 +313,7 @@ fn describe(class: DamageClass) -> &'static str {
             "two records on one line; putting the newline between them by hand mends it"
         }
         DamageClass::NulRun => "NUL bytes in the line, as after a power loss",
+        DamageClass::TooLong => TOO_LONG,
         DamageClass::InvalidUtf8 => "the line is not valid UTF-8",
         DamageClass::Bom => "the line begins with a byte order mark",
         DamageClass::ArrayForm => "the file is one array, not one record per line",
@@ -247,20 +349,6 @@ pub fn is_deeper(line: &[u8], limit: usize) -> bool {
         }
     }
     false
-}
-
-/// Whether JSON text stops inside a string.
-fn ends_in_string(bytes: &[u8]) -> bool {
-    let Ok(text) = simdutf8::basic::from_utf8(bytes) else { return false };
-    match serde_json::from_str::<IgnoredAny>(text) {
-        // The text could go on; if a quote is what it needs next, it stops inside a string.
-        Err(error) if error.is_eof() => {
-            let mut closed = text.to_owned();
-            closed.push('"');
-            !matches!(serde_json::from_str::<IgnoredAny>(&closed), Err(error) if !error.is_eof())
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -330,6 +418,41 @@ mod tests {
     fn a_file_of_garbage_is_not_kept_in_memory() {
         let content = b"garbage\n".repeat(5 * KEPT);
         assert_eq!(damages(&content).len(), KEPT);
+    }
+
+    #[test]
+    fn a_line_is_told_in_time_linear_in_its_length_whatever_stands_in_it() {
+        for piece in ["{\"a\":", "{\"a\":{\"t\":1}", "\"}", "\\\"}", "}{\"", "{\"t\":\"\\\\\"}", "}"] {
+            for (front, back) in [("{\"t\":\"", "\n"), ("{\"t\":1}", "}\n"), ("", "{\"t\":2}\n")] {
+                let line = format!("{front}{}{back}", piece.repeat(2_000_000 / piece.len()));
+                let begun = std::time::Instant::now();
+                damages(line.as_bytes());
+                // Trying 4096 places takes more than half a minute.
+                assert!(begun.elapsed().as_secs() < 3, "{:?}: {front}{piece}{back}", begun.elapsed());
+            }
+        }
+        // Sixty-three lines that could each go on with the record.
+        let lines = format!("{{\"t\":\"{}\n", "x".repeat(1 << 20)) + &"y\n".repeat(5000);
+        let begun = std::time::Instant::now();
+        damages(lines.as_bytes());
+        assert!(begun.elapsed().as_secs() < 3, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_second_record_is_found_behind_quotes_and_brackets_in_strings() {
+        use DamageClass::*;
+        for (line, class) in [
+            (r#"{"t":"a}{"}{"t":"{\"}"}"#, MissingNewline),
+            (r#"{"t":"cut { \" {"t":"}{\\"}"#, GluedCut),
+            (r#"{"t":[{"x":1},{"t":[{"y":"}"}]}"#, GluedCut),
+            (r#"{"t":1}{"t":"cu{"t":3} "#, MissingNewline),
+            (r#"{"t":1}}"#, BadLine),
+            (r#"{"t":1}{"x":2}"#, BadLine),
+            (r#"x{"t":1}"#, GluedCut),
+            (r#""}"#, BadLine),
+        ] {
+            assert_eq!(damages(format!("{line}\n").as_bytes()), [(1, 0, class)], "{line}");
+        }
     }
 
     #[test]

@@ -10,16 +10,21 @@ pub mod metrics;
 mod open;
 mod packed;
 mod passes;
+mod racy;
 mod scan;
 mod stamp;
+mod walk;
 
 pub use blocks::{Blocks, Evidence};
 pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
 pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
-pub use scan::{Line, Scanned, hash_of, scan, scan_bytes};
+#[cfg(any(test, feature = "faults"))]
+pub use racy::set_racy_window;
+pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
 pub use stamp::{Ground, Stamp, clock, file_system_is_tested};
+pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 
 use std::fs::File;
 use std::io::Read;
@@ -32,15 +37,27 @@ use rustix::io::Errno;
 use crate::session::{FileHash, Refusal, Result};
 
 /// Reads `range` (bytes) of a store's file; `file` is relative to the store's root. Of a compressed file the
-/// range counts plain bytes.
+/// range counts plain bytes, and everything before it is unpacked and passed over.
 ///
 /// # Errors
 /// [`Refusal::Changed`] when the file is gone or ends before the range does; and what prevents reading.
 pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>> {
     let changed = || Refusal::Changed { what: file.display().to_string() };
-    let opened = StoreDir::open(root)?.map(|store| plain(&store, file)).transpose()?.flatten();
+    let opened = StoreDir::open(root)?.map(|store| store.file(file)).transpose()?.flatten();
     let opened = opened.ok_or_else(changed)?;
     let path = root.join(file);
+    if is_packed(file) {
+        let wanted = range.end.checked_sub(range.start).ok_or_else(changed)?;
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => changed(),
+            _ => packed::refusal("cannot read", &path, error),
+        };
+        let mut stream = packed::from_start(&opened).map_err(failed)?;
+        std::io::copy(&mut stream.by_ref().take(range.start), &mut std::io::sink()).map_err(failed)?;
+        let mut bytes = Vec::new();
+        stream.take(wanted).read_to_end(&mut bytes).map_err(failed)?;
+        return if bytes.len() as u64 == wanted { Ok(bytes) } else { Err(changed()) };
+    }
     read_span(&opened, &path, range)?.ok_or_else(changed)
 }
 
@@ -50,11 +67,12 @@ fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u
     if range.end < range.start || metadata.len() < range.end {
         return Ok(None);
     }
-    let Ok(len) = usize::try_from(range.end - range.start) else {
-        let path = path.to_owned();
-        return Err(Refusal::Io { action: "cannot hold a turn of", path, errno: Errno::FBIG });
-    };
-    let mut bytes = vec![0; len];
+    let too_long =
+        || Refusal::Io { action: "cannot hold a turn of", path: path.to_owned(), errno: Errno::FBIG };
+    let len = usize::try_from(range.end - range.start).map_err(|_| too_long())?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| too_long())?;
+    bytes.resize(len, 0);
     match file.read_exact_at(&mut bytes, range.start) {
         Ok(()) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),

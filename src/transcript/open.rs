@@ -1,7 +1,7 @@
 //! Opening what lies in a store, and nothing else.
 //!
-//! Every path is resolved from a handle on the store's root, without following any symlink and without
-//! leaving the root, so that a link planted in a store cannot make turnfs read or change foreign files.
+//! Every path is resolved from a handle on the store's root. Links are followed as `walk` says: a link planted in a
+//! store cannot make turnfs read or change foreign files.
 //! Only regular files are opened, and never in a way that waits: a FIFO in a store must not hang a mount.
 
 use std::ffi::OsString;
@@ -15,6 +15,7 @@ use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags
 use rustix::io::Errno;
 
 use super::stamp::{Ground, Stamp};
+use super::walk::{self, Last, Owner, Place, Stop};
 use crate::session::{Refusal, Result};
 
 /// Set when the kernel (or a sandbox around us) does not offer openat2.
@@ -30,6 +31,8 @@ pub struct StoreDir {
     path: PathBuf,
     /// What stamps of files in it are worth.
     ground: Ground,
+    /// Whose links are followed.
+    owner: Owner,
 }
 
 /// A name in a directory of a store.
@@ -62,7 +65,8 @@ impl StoreDir {
         match rustix::fs::openat(CWD, root, DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(handle) => {
                 let ground = Ground::of(&handle);
-                let dir = StoreDir { handle, path: root.to_owned(), ground };
+                let owner = Owner::of(&handle);
+                let dir = StoreDir { handle, path: root.to_owned(), ground, owner };
                 dir.must_be_readable()?;
                 Ok(Some(dir))
             }
@@ -74,8 +78,8 @@ impl StoreDir {
     /// Opens a regular file for reading. `None` if it is not there.
     ///
     /// # Errors
-    /// ELOOP for a symlink anywhere on the way, EINVAL for what is not a regular file, and what the
-    /// system reports.
+    /// [`Refusal::NotFollowed`] for a link that is not followed, EINVAL for what is not a regular file, and what
+    /// the system reports.
     pub fn file(&self, file: &Path) -> Result<Option<File>> {
         // Without NONBLOCK the open of a FIFO waits for its other end. It has no effect on regular files.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -88,12 +92,89 @@ impl StoreDir {
         }
     }
 
-    /// What `file` is; a symlink as its last component is not followed, one before it is refused.
+    /// What `file` is: of a link that is followed what it leads to, of any other one the link itself.
     /// `None` if nothing is there.
     ///
     /// # Errors
-    /// What the system reports.
+    /// [`Refusal::NotFollowed`] for a link on the way that is not followed, and what the system reports.
     pub fn stat(&self, file: &Path) -> Result<Option<Stamp>> {
+        let found = self.stat_as_it_is(file)?;
+        match found {
+            Some(stamp) if stamp.kind == EntryKind::Symlink => Ok(self.led_to(file).ok().or(found)),
+            _ => Ok(found),
+        }
+    }
+
+    /// Whether the last component of `file` is a link.
+    pub fn is_link(&self, file: &Path) -> bool {
+        matches!(self.stat_as_it_is(file), Ok(Some(stamp)) if stamp.kind == EntryKind::Symlink)
+    }
+
+    /// The names in this directory, as [`StoreDir::entries`]; of links that are followed with the kind of what they
+    /// lead to. And whether any name is one of a link.
+    ///
+    /// # Errors
+    /// As [`StoreDir::entries`].
+    pub fn entries_behind_links(&self) -> Result<(Vec<Entry>, bool)> {
+        let mut entries = self.entries()?;
+        let any_link = entries.iter().any(|entry| entry.kind == EntryKind::Symlink);
+        for entry in &mut entries {
+            if entry.kind == EntryKind::Symlink
+                && let Ok(stamp) = self.led_to(Path::new(&entry.name))
+            {
+                entry.kind = stamp.kind;
+            }
+        }
+        Ok((entries, any_link))
+    }
+
+    /// What a link leads to.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFollowed`], and what the system reports.
+    pub fn led_to(&self, file: &Path) -> Result<Stamp> {
+        let place = self.locate("cannot look at", file)?;
+        Stamp::at(&place.dir, Path::new(&place.name), &self.ground)
+            .map_err(|errno| self.refuse("cannot look at", file, errno))
+    }
+
+    /// The directory that holds what `file` leads to, and its name there. `None` if it is no link, nor below one.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFollowed`], and what the system reports.
+    pub fn behind_links(&self, file: &Path) -> Result<Option<(StoreDir, PathBuf)>> {
+        let place = match self.locate("cannot look at", file) {
+            Err(Refusal::Io { errno: Errno::NOENT | Errno::NOTDIR, .. }) => return Ok(None),
+            place => place?,
+        };
+        if place.links.is_empty() {
+            return Ok(None);
+        }
+        let path = super::walk::path_of(place.dir.as_fd());
+        let path = path.unwrap_or_else(|| self.path.join(file.parent().unwrap_or(Path::new(""))));
+        let dir = StoreDir { ground: Ground::of(&place.dir), handle: place.dir, path, owner: self.owner };
+        Ok(Some((dir, place.name.into())))
+    }
+
+    /// The path of `file` without any link; the path as it is spelled where that cannot be told.
+    pub fn real_path(&self, file: &Path) -> PathBuf {
+        let real = self.locate("cannot look at", file).ok().and_then(|place| place.path());
+        real.unwrap_or_else(|| self.path.join(file))
+    }
+
+    fn locate(&self, action: &'static str, file: &Path) -> Result<Place> {
+        walk::locate(self.handle.as_fd(), self.owner, file, Last::Followed)
+            .map_err(|stop| self.stopped(action, file, stop))
+    }
+
+    fn stopped(&self, action: &'static str, file: &Path, stop: Stop) -> Refusal {
+        match stop {
+            Stop::Failed(errno) => self.refuse(action, file, errno),
+            Stop::Link { path, why } => Refusal::NotFollowed { path: self.path.join(path), why },
+        }
+    }
+
+    fn stat_as_it_is(&self, file: &Path) -> Result<Option<Stamp>> {
         super::metrics::count_stats(1);
         let Some((parent, name)) = file.parent().zip(file.file_name()) else {
             return Stamp::of(&self.handle)
@@ -115,15 +196,16 @@ impl StoreDir {
         }
     }
 
-    /// As [`StoreDir::stat`], in one system call. Only for paths whose directories the caller has just seen
-    /// to be directories: a symlink that takes their place meanwhile would be followed, so the answer is
-    /// good for comparing and for nothing else.
+    /// As [`StoreDir::stat`], in one system call where there is no link. Only for paths whose directories the caller
+    /// has just seen to be directories: a link that takes their place meanwhile would be followed wherever it
+    /// leads, so the answer is good for comparing and for nothing else.
     ///
     /// # Errors
     /// What the system reports.
     pub fn stat_to_compare(&self, file: &Path) -> Result<Option<Stamp>> {
         super::metrics::count_stats(1);
         match Stamp::at(&self.handle, file, &self.ground) {
+            Ok(found) if found.kind == EntryKind::Symlink => Ok(self.led_to(file).ok().or(Some(found))),
             Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(self.refuse("cannot look at", file, errno)),
@@ -134,10 +216,12 @@ impl StoreDir {
     /// `None` if it is not there.
     ///
     /// # Errors
-    /// ELOOP for a symlink anywhere on the way, and what the system reports.
+    /// [`Refusal::NotFollowed`] for a link that is not followed, and what the system reports.
     pub fn dir(&self, dir: &Path) -> Result<Option<StoreDir>> {
         let Some(handle) = self.resolve("cannot open", dir, DIRECTORY)? else { return Ok(None) };
-        let dir = StoreDir { handle, path: self.path.join(dir), ground: self.ground };
+        // A link may have led to another file system.
+        let ground = self.ground.below(&handle);
+        let dir = StoreDir { handle, path: self.path.join(dir), ground, owner: self.owner };
         dir.must_be_readable()?;
         Ok(Some(dir))
     }
@@ -235,6 +319,17 @@ impl StoreDir {
             let from = at.as_ref().map_or(self.handle.as_fd(), |fd| fd.as_fd());
             rustix::fs::openat(from, *last, flags, Mode::empty())
         };
+        let opened = match opened {
+            // There is a link on the way.
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                match walk::locate(self.handle.as_fd(), self.owner, file, Last::Followed) {
+                    Ok(place) => rustix::fs::openat(&place.dir, &place.name, flags, Mode::empty()),
+                    Err(Stop::Failed(errno)) => Err(errno),
+                    Err(stop) => return Err(self.stopped(action, file, stop)),
+                }
+            }
+            opened => opened,
+        };
         match opened {
             Ok(handle) => Ok(Some(handle)),
             Err(Errno::NOENT) => Ok(None),
@@ -272,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_beneath_the_root_are_opened() {
+    fn only_regular_files_are_opened_by_paths_beneath_the_root() {
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), "s").unwrap();
         let root = tempfile::tempdir().unwrap();
@@ -281,19 +376,22 @@ mod tests {
         std::fs::write(at("a/b/file"), "x").unwrap();
         symlink(outside.path(), at("a/out")).unwrap();
         symlink("file", at("a/b/link")).unwrap();
+        symlink("/dev/null", at("a/null")).unwrap();
         rustix::fs::mknodat(CWD, at("a/fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         let store = StoreDir::open(root.path()).unwrap().unwrap();
         both_ways(|| {
             assert!(store.file(Path::new("a/b/file")).unwrap().is_some());
             assert!(store.file(Path::new("a/b/none")).unwrap().is_none());
             assert!(store.file(Path::new("a/none/file")).unwrap().is_none());
-            assert!(matches!(errno(store.file(Path::new("a/out/secret"))), Errno::LOOP | Errno::NOTDIR));
-            assert_eq!(errno(store.file(Path::new("a/b/link"))), Errno::LOOP);
+            assert_eq!(errno(store.file(Path::new("a/null"))), Errno::LOOP);
+            assert!(store.file(Path::new("a/out/secret")).unwrap().is_some());
+            assert!(store.file(Path::new("a/b/link")).unwrap().is_some());
             assert_eq!(errno(store.file(Path::new("a/fifo"))), Errno::INVAL);
             assert_eq!(errno(store.file(Path::new("a/b"))), Errno::INVAL);
             assert_eq!(errno(store.file(Path::new("../x"))), Errno::INVAL);
             assert_eq!(errno(store.file(&outside.path().join("secret"))), Errno::INVAL);
-            assert_eq!(store.stat(Path::new("a/b/link")).unwrap().unwrap().kind, EntryKind::Symlink);
+            assert_eq!(store.stat(Path::new("a/b/link")).unwrap().unwrap().kind, EntryKind::File);
+            assert_eq!(store.stat(Path::new("a/null")).unwrap().unwrap().kind, EntryKind::Symlink);
             assert!(store.stat(Path::new("a/none")).unwrap().is_none());
         });
     }

@@ -1,7 +1,8 @@
-//! Compressed transcripts (`.zst`), read as if they were plain.
+//! Compressed transcripts (`.zst`), read as if they were plain: as streams, so that nothing is unpacked into memory or
+//! (but for a fork) to disk, and bounded, so that a small file cannot keep a reader busy for hours.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{Error, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -9,53 +10,134 @@ use rustix::io::Errno;
 use super::StoreDir;
 use crate::session::{Refusal, Result};
 
-/// Longest plain text that a compressed file is unpacked to, bytes; a file that says it holds more is
-/// refused and cannot fill the disk.
+/// Longest plain text of a compressed file that is read, bytes.
 const LARGEST: u64 = 8 << 30;
+/// How many times longer than its compressed file a plain text may be. Rollouts are packed to about a tenth, and
+/// the most repetitive real logs to a hundredth.
+const LARGEST_RATIO: u64 = 1000;
+/// A plain text up to this length may be packed as tightly as it likes, bytes.
+const ALWAYS: u64 = 64 << 20;
 
 /// Whether a file's name says that it is compressed.
 pub fn is_packed(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "zst")
 }
 
-/// Opens a store's file for reading its plain content: the file itself, or, where it is compressed, an
-/// unpacked copy without a name outside the store. `None` if it is not there.
+/// Opens a store's file for reading its plain content anywhere in it: the file itself or, where it is compressed, an
+/// unpacked copy without a name outside the store. `None` if it is not there. Only for copying it: everything else
+/// reads the stream.
 ///
 /// # Errors
-/// As [`StoreDir::file`]; EILSEQ for what is no compressed file.
+/// As [`StoreDir::file`]; EILSEQ for what is no compressed file; and what prevents unpacking.
 pub fn plain(store: &StoreDir, file: &Path) -> Result<Option<File>> {
-    store.file(file)?.map(|opened| unpacked(store, file, opened)).transpose()
-}
-
-/// The plain content of an open file of a store: as [`plain`].
-pub(super) fn unpacked(store: &StoreDir, file: &Path, opened: File) -> Result<File> {
+    let Some(opened) = store.file(file)? else { return Ok(None) };
     if !is_packed(file) {
-        return Ok(opened);
+        return Ok(Some(opened));
     }
-    let path = store.path().join(file);
-    unpack(opened).map_err(|error| match error.kind() {
-        std::io::ErrorKind::FileTooLarge => {
-            Refusal::Io { action: "cannot unpack", path: path.clone(), errno: Errno::FBIG }
-        }
-        _ if error.raw_os_error().is_some() => Refusal::io("cannot unpack", &path, error),
-        _ => Refusal::Io { action: "cannot unpack", path: path.clone(), errno: Errno::ILSEQ },
-    })
+    let unpack = || {
+        let mut plain = tempfile::tempfile()?;
+        std::io::copy(&mut from_start(&opened)?, &mut plain)?;
+        Ok(plain)
+    };
+    unpack().map(Some).map_err(|error| refusal("cannot unpack", &store.path().join(file), error))
 }
 
 /// Reads the plain content of `file` from its start: the file itself or its unpacked stream.
 ///
 /// # Errors
-/// As [`plain`], while reading.
+/// What prevents reading; while reading, too, what [`refusal`] turns into a sentence.
 pub fn plain_stream(file: File, name: &Path) -> std::io::Result<Box<dyn Read>> {
-    if is_packed(name) { Ok(Box::new(zstd::Decoder::new(file)?)) } else { Ok(Box::new(file)) }
+    match is_packed(name) {
+        true => {
+            let most = most(file.metadata()?.len());
+            Ok(Box::new(Bounded { stream: zstd::Decoder::new(file)?, left: most }))
+        }
+        false => Ok(Box::new(file)),
+    }
 }
 
-fn unpack(packed: File) -> std::io::Result<File> {
-    let mut plain = tempfile::tempfile()?;
-    let copied = std::io::copy(&mut zstd::Decoder::new(packed)?.take(LARGEST + 1), &mut plain)?;
-    if copied > LARGEST {
-        return Err(std::io::ErrorKind::FileTooLarge.into());
+/// The plain content of a compressed file, from its start.
+pub(super) fn from_start(file: &File) -> std::io::Result<Box<dyn Read + '_>> {
+    let mut file = file;
+    file.seek(SeekFrom::Start(0))?;
+    let most = most(file.metadata()?.len());
+    Ok(Box::new(Bounded { stream: zstd::Decoder::new(file)?, left: most }))
+}
+
+/// Most plain bytes that are read of a compressed file of this length.
+fn most(packed: u64) -> u64 {
+    packed.saturating_mul(LARGEST_RATIO).clamp(ALWAYS, LARGEST)
+}
+
+/// A stream that ends with an error where it has given too much.
+struct Bounded<R> {
+    stream: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.stream.read(buffer)?;
+        self.left = self.left.checked_sub(got as u64).ok_or_else(|| Error::from(ErrorKind::FileTooLarge))?;
+        Ok(got)
     }
-    plain.rewind()?;
-    Ok(plain)
+}
+
+/// What prevents reading the content of `path`. What is no compressed file is EILSEQ.
+pub(super) fn refusal(action: &'static str, path: &Path, error: Error) -> Refusal {
+    if !is_packed(path) {
+        return Refusal::io(action, path, error);
+    }
+    match error.kind() {
+        ErrorKind::FileTooLarge if error.raw_os_error().is_none() => {
+            Refusal::UnpacksTooLarge { path: path.to_owned(), ratio: LARGEST_RATIO, largest: LARGEST }
+        }
+        _ if error.raw_os_error().is_some() => Refusal::io(action, path, error),
+        _ => Refusal::Io { action: "cannot unpack", path: path.to_owned(), errno: Errno::ILSEQ },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::{read_range, scan};
+    use super::*;
+    use std::io::Write;
+
+    fn packed(pieces: &[(&[u8], usize)]) -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.zst");
+        let mut packer = zstd::Encoder::new(File::create(&path).unwrap(), 3).unwrap();
+        for (piece, times) in pieces {
+            (0..*times).for_each(|_| packer.write_all(piece).unwrap());
+        }
+        packer.finish().unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn lines_and_ranges_of_a_compressed_file_are_those_of_its_text() {
+        let (dir, path) = packed(&[(b"one\n", 1), (b"two\n", 200_000), (b"three", 1)]);
+        let file = File::open(&path).unwrap();
+        let (lines, scanned) = scan(&file, &path, || 0, |lines, _| *lines += 1).unwrap();
+        assert_eq!((lines, scanned.len), (200_002, 800_009));
+        let range = |range| read_range(dir.path(), Path::new("f.zst"), range);
+        assert_eq!(range(0..8).unwrap(), b"one\ntwo\n");
+        assert_eq!(range(800_000..800_009).unwrap(), b"two\nthree"[..9]);
+        assert!(matches!(range(800_000..800_010), Err(Refusal::Changed { .. })));
+    }
+
+    #[test]
+    fn no_more_is_unpacked_than_a_transcript_can_hold() {
+        let zeros = vec![0; 1 << 20];
+        let (dir, path) = packed(&[(&zeros, 80)]);
+        let refused = scan(&File::open(&path).unwrap(), &path, || (), |(), _| {}).unwrap_err();
+        assert_eq!(refused.errno(), Errno::FBIG);
+        assert!(refused.to_string().contains("1000 times its size"), "{refused}");
+        let store = StoreDir::open(dir.path()).unwrap().unwrap();
+        assert_eq!(plain(&store, Path::new("f.zst")).unwrap_err().errno(), Errno::FBIG);
+        std::fs::write(&path, b"no zstd").unwrap();
+        let refused = scan(&File::open(&path).unwrap(), &path, || (), |(), _| {}).unwrap_err();
+        assert_eq!(refused.errno(), Errno::ILSEQ);
+    }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::blocks::{Blocks, Evidence};
-use super::scan::{Cursor, Place, steady};
+use super::scan::{Cursor, Place, Source, steady};
 use super::stamp::clock;
 use super::{Line, Scanned, Stamp, StoreDir, packed};
 use crate::session::{Refusal, Result};
@@ -103,15 +103,14 @@ impl Passes {
             resume = Some(Before { stopped: *found, blocks: kept.blocks, stamp: kept.stamp });
         }
         let from = resume.as_ref().map_or(0, |before| before.stopped.place.at);
-        let plain = packed::unpacked(store, file, opened)?;
-        let went = go_on(&plain, &path, resume, basis, start, each)?;
+        let went = go_on(&opened, &path, resume, basis, start, each)?;
         let Went { found, stopped, scanned, blocks, resumed, believed } = went;
         let same = match known {
             Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
             Some((_, same)) if resumed => same.min(from),
             _ => 0,
         };
-        let stamp = if packed::is_packed(file) { stamp } else { scanned.stamp };
+        let stamp = scanned.stamp;
         let stopped = Box::new(stopped);
         let kept = Kept { stopped, scanned, blocks, believed, stamp, read_at, same, used: true };
         self.files.insert(file.to_owned(), kept);
@@ -187,12 +186,15 @@ fn go_on<T: Clone, B: Clone>(
         let mut stopped = None;
         believed = 0;
         // Of a file that changes under the pass, the last try went on to here.
-        if let Some(before) = last.take().filter(|before| before.stopped.place.at <= len) {
+        let packed = packed::is_packed(path);
+        let is_there = |before: &Before<T, B>| packed || before.stopped.place.at <= len;
+        if let Some(before) = last.take().filter(is_there) {
             let place = &before.stopped.place;
-            let believe = place.at > BELIEVED_FROM && stamp.may_have_grown_from(&before.stamp);
+            let believe = place.at > BELIEVED_FROM && stamp.may_have_grown_from(&before.stamp) && !packed;
+            let source = Source::of(file, path, len)?;
             let (found, read) = match believe {
-                true => Cursor::believing(file, place, &before.blocks)?,
-                false => Cursor::behind(file, place)?,
+                true => Cursor::believing(source, place, &before.blocks)?,
+                false => Cursor::behind(source, place)?,
             };
             checked += read;
             if found.is_some() && believe {
@@ -214,13 +216,17 @@ fn go_on<T: Clone, B: Clone>(
                 each(tail.insert(stopped.found.clone()), line);
             }
         };
-        parsed += len - stopped.place.at;
-        let cursor = cursor.unwrap_or_else(|| Cursor::new(file));
-        let stop = cursor.lines(stopped.place.line, len, &mut line)?;
+        let from = stopped.place.at;
+        let cursor = match cursor {
+            Some(cursor) => cursor,
+            None => Cursor::new(Source::of(file, path, len)?),
+        };
+        let stop = cursor.lines(stopped.place.line, &mut line)?;
+        parsed += stop.len - from;
         stopped.place = stop.place;
         let found = tail.unwrap_or_else(|| stopped.found.clone());
         last = Some(Before { stopped, blocks: stop.blocks, stamp: *stamp });
-        Ok((found, stop.whole))
+        Ok((found, stop.len, stop.whole))
     })?;
     let last = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
     let Before { stopped, blocks, .. } = last;
@@ -230,6 +236,7 @@ fn go_on<T: Clone, B: Clone>(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::set_racy_window;
     use super::*;
     use crate::session::FileHash;
     use std::io::Write;
@@ -332,7 +339,8 @@ mod tests {
         let mut case = Case::new(b"one\n");
         case.read(0);
         assert_eq!(case.read(0), (lines(&["1 one"]), 0, 4), "too young to be believed");
-        std::thread::sleep(Duration::from_millis(2200));
+        set_racy_window(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(40));
         case.read(0);
         assert_eq!(case.read(0), (lines(&["1 one"]), 0, 0));
         std::fs::write(case.file(), b"two\n").unwrap();

@@ -1,9 +1,10 @@
 //! One pass over a file, front to back: lines, byte offsets, length, hash.
 //!
-//! Memory is one chunk plus the longest line; a run of NUL bytes, as power losses leave them by the
-//! gigabyte, is counted and not kept.
+//! Memory is one chunk plus the longest line, of which no more than [`LONGEST_LINE`] bytes are held; a run of
+//! NUL bytes, as power losses leave them by the gigabyte, is counted and not kept.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -11,10 +12,14 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Stamp;
 use super::blocks::{BLOCK, BlockHasher, Blocks};
 use super::metrics::{ReadKind, count_bytes};
+use super::{Stamp, packed};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
+
+/// Longest line that is read as one, bytes without its newline; a longer one is damage and never held whole.
+/// Real lines have some megabytes, and tens of megabytes with pictures in them.
+pub const LONGEST_LINE: usize = 128 << 20;
 
 /// Bytes read at once: fits a core's second-level cache, so that hashing, splitting and parsing find the
 /// bytes there.
@@ -31,8 +36,10 @@ pub struct Line<'a> {
     pub end: u64,
     /// NUL bytes at its start that are not in `bytes`.
     pub nuls: u64,
-    /// The line without its newline.
+    /// The line without its newline; nothing of a line that is too long.
     pub bytes: &'a [u8],
+    /// It is longer than [`LONGEST_LINE`].
+    pub too_long: bool,
     /// Whether it ends with a newline.
     pub terminated: bool,
 }
@@ -40,7 +47,7 @@ pub struct Line<'a> {
 impl Line<'_> {
     /// Nothing but blanks, as every known client skips it.
     pub fn is_blank(&self) -> bool {
-        self.nuls == 0 && self.bytes.iter().all(u8::is_ascii_whitespace)
+        self.nuls == 0 && !self.too_long && self.bytes.iter().all(u8::is_ascii_whitespace)
     }
 }
 
@@ -65,7 +72,7 @@ impl Scanned {
     }
 }
 
-/// Gives every line of `file` to `each`, in order. `start` makes the value that collects what is found; it
+/// Gives every line of `file` to `each`, in order; of a compressed file (`path` says so) its plain lines. `start` makes the value that collects what is found; it
 /// is called again if the file changed while it was read and has to be read once more.
 ///
 /// A file that still changes then, and not only grows, is refused with EAGAIN. Growth behind the length at
@@ -81,18 +88,23 @@ pub fn scan<T>(
 ) -> Result<(T, Scanned)> {
     steady(file, path, |stamp| {
         let mut found = start();
-        let stop = Cursor::new(file).lines(1, stamp.len, &mut |line| each(&mut found, line))?;
-        Ok((found, stop.whole))
+        let source = Source::of(file, path, stamp.len)?;
+        let stop = Cursor::new(source).lines(1, &mut |line| each(&mut found, line))?;
+        Ok((found, stop.len, stop.whole))
     })
     .map(|(found, scanned)| (found, Scanned { parsed: scanned.len, ..scanned }))
 }
 
-/// Length and hash of `file`, read as by [`scan`].
+/// Length and hash of the bytes of `file` as it lies on the disk, read as by [`scan`].
 ///
 /// # Errors
 /// What prevents reading.
 pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
-    let (_, scanned) = steady(file, path, |stamp| Ok(((), Cursor::new(file).skip(stamp.len)?)))?;
+    let (_, scanned) = steady(file, path, |stamp| {
+        let len = stamp.len;
+        let hash = Cursor::new(Source::Plain { file, len }).skip(len)?;
+        Ok(((), len, hash))
+    })?;
     Ok(Scanned { checked: scanned.len, ..scanned })
 }
 
@@ -102,23 +114,32 @@ pub fn scan_bytes(bytes: &[u8], first_line: u64, first_byte: u64, mut each: impl
     let mut at = 0;
     for newline in memchr::memchr_iter(b'\n', bytes) {
         let (start, end) = (first_byte + at as u64, first_byte + newline as u64 + 1);
-        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..newline], terminated: true });
+        each(Line {
+            number,
+            start,
+            end,
+            nuls: 0,
+            bytes: &bytes[at..newline],
+            too_long: false,
+            terminated: true,
+        });
         number += 1;
         at = newline + 1;
     }
     if at < bytes.len() {
         let (start, end) = (first_byte + at as u64, first_byte + bytes.len() as u64);
-        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..], terminated: false });
+        each(Line { number, start, end, nuls: 0, bytes: &bytes[at..], too_long: false, terminated: false });
     }
 }
 
-/// Repeats `once` if the file changed under it. Its argument is the file's stamp, and so the length to read.
+/// Repeats `once` if the file changed under it. Its argument is the file's stamp, and so its length; it returns how long the content
+/// was that it read, and the hash of that.
 pub(super) fn steady<T>(
     file: &File,
     path: &Path,
-    mut once: impl FnMut(&Stamp) -> std::io::Result<(T, FileHash)>,
+    mut once: impl FnMut(&Stamp) -> std::io::Result<(T, u64, FileHash)>,
 ) -> Result<(T, Scanned)> {
-    let cannot = |error| Refusal::io("cannot read", path, error);
+    let cannot = |error| packed::refusal("cannot read", path, error);
     let mut again = true;
     loop {
         let before = Stamp::of(file).map_err(cannot)?;
@@ -127,8 +148,8 @@ pub(super) fn steady<T>(
         let steady = before == after;
         let grew = after.len > before.len;
         match result {
-            Ok((found, hash)) if steady || (grew && !again) => {
-                return Ok((found, Scanned { len: before.len, hash, stamp: before, parsed: 0, checked: 0 }));
+            Ok((found, len, hash)) if steady || (grew && !again) => {
+                return Ok((found, Scanned { len, hash, stamp: before, parsed: 0, checked: 0 }));
             }
             Err(error) if steady => return Err(cannot(error)),
             _ if again => again = false,
@@ -146,9 +167,10 @@ pub(super) fn steady<T>(
 /// Where a pass ended.
 pub(super) struct Stop {
     pub place: Place,
-    /// Hash of all that was read.
+    /// Length and hash of all that was read.
+    pub len: u64,
     pub whole: FileHash,
-    /// Of all that was read.
+    /// The same as hashes of blocks.
     pub blocks: Blocks,
 }
 
@@ -172,52 +194,96 @@ impl Place {
     }
 }
 
+/// Where the bytes of a pass come from, in order.
+pub(super) enum Source<'f> {
+    /// The file's first `len` bytes.
+    Plain { file: &'f File, len: u64 },
+    /// What a compressed file holds, to its end.
+    Packed(Box<dyn Read + 'f>),
+}
+
+impl Source<'_> {
+    /// The plain content of a file of which `len` bytes are to be read; `path` says whether it is compressed.
+    pub fn of<'f>(file: &'f File, path: &Path, len: u64) -> std::io::Result<Source<'f>> {
+        Ok(match packed::is_packed(path) {
+            true => Source::Packed(packed::from_start(file)?),
+            false => Source::Plain { file, len },
+        })
+    }
+
+    /// Reads the bytes at `at`, where the last ones ended; 0 at the end.
+    fn read(&mut self, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
+        loop {
+            let got = match self {
+                Source::Plain { len, .. } if at >= *len => return Ok(0),
+                Source::Plain { file, len } => {
+                    let want = buffer.len().min(usize::try_from(*len - at).unwrap_or(usize::MAX));
+                    match file.read_at(&mut buffer[..want], at) {
+                        Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                        result => result,
+                    }
+                }
+                Source::Packed(stream) => stream.read(buffer),
+            };
+            match got {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
+
 /// A place in a file, with the hash of what is before it.
 pub(super) struct Cursor<'f> {
-    file: &'f File,
+    source: Source<'f>,
     hash: Xxh3,
     blocks: BlockHasher,
     at: u64,
 }
 
-impl Cursor<'_> {
+impl<'f> Cursor<'f> {
     /// At the file's start.
-    pub fn new(file: &File) -> Cursor<'_> {
-        // A hint only; where it is not known, nothing is lost.
-        let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
-        Cursor { file, hash: Xxh3::new(), blocks: BlockHasher::default(), at: 0 }
+    pub fn new(source: Source<'f>) -> Cursor<'f> {
+        if let Source::Plain { file, .. } = source {
+            // A hint only; where it is not known, nothing is lost.
+            let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
+        }
+        Cursor { source, hash: Xxh3::new(), blocks: BlockHasher::default(), at: 0 }
     }
 
     /// At a place where an earlier pass stopped, if the bytes before it are the ones that pass read: all of
     /// them are read again. With it comes how many that are.
-    pub fn behind<'f>(file: &'f File, place: &Place) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
-        let mut cursor = Cursor::new(file);
+    pub fn behind(source: Source<'f>, place: &Place) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
+        let mut cursor = Cursor::new(source);
         let same = cursor.skip(place.at)? == FileHash(place.hash.digest128());
         Ok((same.then_some(cursor), place.at))
     }
 
     /// As [`Cursor::behind`], but only the bytes of the last block are read again, the others are believed to
-    /// be those of `blocks`, which that pass read.
-    pub fn believing<'f>(
-        file: &'f File,
+    /// be those of `blocks`, which that pass read. Not of a compressed file.
+    pub fn believing(
+        source: Source<'f>,
         place: &Place,
         blocks: &Blocks,
     ) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
         let start = place.at - place.at % BLOCK;
         let Some(before) = blocks.whole_before(place.at) else { return Ok((None, 0)) };
-        let mut cursor = Cursor { blocks: BlockHasher::behind(before), at: start, ..Cursor::new(file) };
+        let mut cursor = Cursor { blocks: BlockHasher::behind(before), at: start, ..Cursor::new(source) };
         cursor.skip(place.at)?;
         let same = cursor.blocks.partial() == place.partial;
         cursor.hash = place.hash.clone();
         Ok((same.then_some(cursor), place.at - start))
     }
 
-    /// Goes to byte `to`; the hash of everything before it.
+    /// Goes to byte `to`, or to the end where that comes first; the hash of everything before.
     pub fn skip(&mut self, to: u64) -> std::io::Result<FileHash> {
         let mut chunk = vec![0; CHUNK];
         while self.at < to {
             let want = CHUNK.min(usize::try_from(to - self.at).unwrap_or(CHUNK));
-            let got = read(self.file, &mut chunk[..want], self.at)?;
+            let got = self.source.read(&mut chunk[..want], self.at)?;
+            if got == 0 {
+                break;
+            }
             self.hash.update(&chunk[..got]);
             self.blocks.update(&chunk[..got]);
             self.at += got as u64;
@@ -225,25 +291,23 @@ impl Cursor<'_> {
         Ok(FileHash(self.hash.digest128()))
     }
 
-    /// Gives the lines from here up to byte `len` to `each`. Here begins the line with this number.
-    pub fn lines(
-        mut self,
-        mut number: u64,
-        len: u64,
-        each: &mut dyn FnMut(Line<'_>),
-    ) -> std::io::Result<Stop> {
+    /// Gives the lines from here to the end to `each`. Here begins the line with this number.
+    pub fn lines(mut self, mut number: u64, each: &mut dyn FnMut(Line<'_>)) -> std::io::Result<Stop> {
         let mut buffer = vec![0; CHUNK];
         // Of everything before `line_start`, and of what of it is in the same block.
         let (mut complete, mut partial) = (self.hash.clone(), self.blocks.partial());
-        // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`.
+        // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`; of a line that is
+        // too long nothing is held, and `dropped` counts what is not.
         let mut held = 0;
-        let (mut line_start, mut nuls) = (self.at, 0u64);
-        while self.at < len {
+        let (mut line_start, mut nuls, mut dropped) = (self.at, 0u64, 0u64);
+        loop {
             if buffer.len() - held < CHUNK {
-                buffer.resize((buffer.len() * 2).max(held + CHUNK), 0);
+                buffer.resize((buffer.len() * 2).min(LONGEST_LINE + CHUNK).max(held + CHUNK), 0);
             }
-            let want = CHUNK.min(usize::try_from(len - self.at).unwrap_or(CHUNK));
-            let got = read(self.file, &mut buffer[held..held + want], self.at)?;
+            let got = self.source.read(&mut buffer[held..held + CHUNK], self.at)?;
+            if got == 0 {
+                break;
+            }
             let filled = held + got;
             let lines_end = memchr::memrchr(b'\n', &buffer[held..filled]).map(|at| held + at + 1);
             if let Some(end) = lines_end {
@@ -258,13 +322,20 @@ impl Cursor<'_> {
             for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
                 let newline = held + newline;
                 let bytes = &buffer[from..newline];
-                let end = line_start + nuls + bytes.len() as u64 + 1;
-                each(Line { number, start: line_start, end, nuls, bytes, terminated: true });
-                (line_start, nuls, from) = (end, 0, newline + 1);
+                let end = line_start + nuls + dropped + bytes.len() as u64 + 1;
+                let too_long = dropped > 0 || bytes.len() > LONGEST_LINE;
+                let bytes = if too_long { &[] } else { bytes };
+                each(Line { number, start: line_start, end, nuls, bytes, too_long, terminated: true });
+                (line_start, nuls, dropped, from) = (end, 0, 0, newline + 1);
                 number += 1;
             }
             let rest = &buffer[from..filled];
-            if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
+            if dropped > 0 || rest.len() > LONGEST_LINE {
+                dropped += rest.len() as u64;
+                held = 0;
+                buffer.truncate(CHUNK);
+                buffer.shrink_to_fit();
+            } else if rest.first() == Some(&0) && rest.iter().all(|byte| *byte == 0) {
                 nuls += rest.len() as u64;
                 held = 0;
             } else {
@@ -274,23 +345,13 @@ impl Cursor<'_> {
                 held = filled - from;
             }
         }
-        if held > 0 || nuls > 0 {
-            let bytes = &buffer[..held];
-            each(Line { number, start: line_start, end: len, nuls, bytes, terminated: false });
+        if held > 0 || nuls > 0 || dropped > 0 {
+            let (bytes, end, too_long) = (&buffer[..held], self.at, dropped > 0);
+            each(Line { number, start: line_start, end, nuls, bytes, too_long, terminated: false });
         }
         let place = Place { at: line_start, line: number, hash: complete, partial };
-        Ok(Stop { place, whole: FileHash(self.hash.digest128()), blocks: self.blocks.finish() })
-    }
-}
-
-/// At least one byte of `file` at `at`.
-fn read(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
-    loop {
-        match file.read_at(buffer, at) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
+        let whole = FileHash(self.hash.digest128());
+        Ok(Stop { place, len: self.at, whole, blocks: self.blocks.finish() })
     }
 }
 
@@ -336,6 +397,32 @@ mod tests {
                 assert_eq!(text.ends_with(b"\n"), terminated);
             }
         }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_passed_over_and_what_follows_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"{}\nx").unwrap();
+        let long = 5 + LONGEST_LINE as u64;
+        file.write_all_at(b"\nlast\n\x00y", long).unwrap();
+        file.set_len(long + 9 + LONGEST_LINE as u64).unwrap();
+        let file = File::open(&path).unwrap();
+        let (found, scanned) = scan(&file, &path, Vec::new, |all, line: Line<'_>| {
+            all.push((line.number, line.start, line.end, line.bytes.len(), line.too_long, line.terminated));
+        })
+        .unwrap();
+        let end = long + 9 + LONGEST_LINE as u64;
+        let expected = [
+            (1, 0, 3, 2, false, true),
+            (2, 3, long + 1, 0, true, true),
+            (3, long + 1, long + 6, 4, false, true),
+            (4, long + 6, end, 0, true, false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(scanned.len, end);
+        assert_eq!(hash_of(&file, &path).unwrap().hash, scanned.hash);
     }
 
     #[test]

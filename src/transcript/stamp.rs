@@ -11,26 +11,18 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use rustix::fs::{AtFlags, CWD, FileType, StatFs, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::open::{EntryKind, kind};
+use super::racy::racy_window;
+use super::walk;
 use crate::host::mountinfo::Device;
 use crate::session::FileHash;
 
 /// Times of a file as (seconds, nanoseconds) since 1970.
 type Time = (i64, u32);
-
-/// A change within this time before the file was read can have been followed by another one that left the
-/// same times, where the file system records whole seconds: 2 s is FAT's and twice 128-byte ext4's clock step,
-/// plus a tick.
-const RACY: SignedDuration = SignedDuration::from_millis(2100);
-
-/// The same where it records fractions of seconds: these are those of the kernel's coarse clock, with which
-/// they are compared (see [`clock`]), so that in theory one tick is enough. A write gets its time before its
-/// bytes are copied; the rest is for a writer that is interrupted in between.
-const RACY_FINE: SignedDuration = SignedDuration::from_millis(50);
 
 /// File systems on which missed edits were counted. On every other one (network, FUSE) equal stamps prove
 /// nothing.
@@ -40,6 +32,15 @@ const TESTED: [u64; 4] = [
     0x794C_7630, // overlayfs
     0x8584_58F6, // ramfs
 ];
+
+/// Where the tests may run besides. Without the cargo feature `faults` there is none.
+#[cfg(any(test, feature = "faults"))]
+const TESTED_ALSO: [u64; 2] = [
+    0x9123_683E, // btrfs
+    0x5846_5342, // xfs
+];
+#[cfg(not(any(test, feature = "faults")))]
+const TESTED_ALSO: [u64; 0] = [];
 
 /// Facts of a file or directory of a store at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,15 @@ impl Ground {
         Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
     }
 
+    /// Of a directory that was reached from this ground.
+    pub(super) fn below(&self, dir: impl AsFd) -> Ground {
+        let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
+        match found.ok().map(|found| device_of(&found)) {
+            device if device.is_some() && device == self.device => *self,
+            device => Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) },
+        }
+    }
+
     /// Of what is called so now; nothing is believed of what is not there.
     pub fn at(dir: &Path) -> Ground {
         let found = rustix::fs::statx(CWD, dir, AtFlags::empty(), StatxFlags::TYPE);
@@ -86,8 +96,8 @@ impl Ground {
         Ground { device, tested: file_system_is_tested(dir) }
     }
 
-    /// The stamp of `path`, which is on this ground or below it; a symlink as its last part is not followed.
-    /// `None` if nothing is there. Good for comparing only, as symlinks on the way are; unlike a look through
+    /// The stamp of `path`, which is on this ground or below it; of a link what it leads to, as far as it can be
+    /// followed. `None` if nothing is there. Good for comparing only, as symlinks on the way are; unlike a look through
     /// [`super::StoreDir`] it opens nothing, so that those who watch the directories hear nothing of it.
     ///
     /// # Errors
@@ -98,6 +108,12 @@ impl Ground {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             found => found?,
         };
+        if FileType::from_raw_mode(found.stx_mode.into()) == FileType::Symlink
+            && let Ok(place) = walk::locate_absolute(path)
+            && let Ok(led_to) = Stamp::at(&place.dir, Path::new(&place.name), &Ground::of(&place.dir))
+        {
+            return Ok(Some(led_to));
+        }
         let tested = self.is_tested_for(&found, || is_tested(rustix::fs::statfs(path)));
         Ok(Some(Stamp::from(&found, || generation(CWD, path, 0), tested)))
     }
@@ -188,7 +204,7 @@ impl Stamp {
     /// `read_at`: from [`clock`], before the bytes were read.
     pub fn vouches(&self, read_at: Timestamp) -> bool {
         // Nobody sets a ctime by hand, so a fraction in it is the file system's own.
-        let racy = if self.changed.1 == 0 { RACY } else { RACY_FINE };
+        let racy = racy_window(self.changed.1 != 0);
         self.tested && read_at.duration_since(self.modified().max(self.changed())) > racy
     }
 
@@ -219,7 +235,8 @@ pub fn file_system_is_tested(path: &Path) -> bool {
 
 fn is_tested(found: rustix::io::Result<StatFs>) -> bool {
     // f_type's width and sign differ between platforms; the magic numbers fit in 32 bits.
-    found.is_ok_and(|fs| TESTED.contains(&(fs.f_type as u64 & 0xFFFF_FFFF)))
+    let magic = found.map(|fs| fs.f_type as u64 & 0xFFFF_FFFF);
+    magic.is_ok_and(|magic| TESTED.contains(&magic) || TESTED_ALSO.contains(&magic))
 }
 
 /// Longest file handle that the kernel gives, bytes (MAX_HANDLE_SZ).
@@ -268,7 +285,9 @@ fn timestamp((seconds, nanoseconds): Time) -> Timestamp {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::StoreDir;
+    use jiff::SignedDuration;
+
+    use super::super::{StoreDir, set_racy_window};
     use super::*;
 
     fn stamp(dir: &Path, name: &str) -> Option<Stamp> {
@@ -280,12 +299,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "x").unwrap();
         let stamp = stamp(dir.path(), "f").unwrap();
-        assert!(stamp.tested, "the tests run on a tested file system");
-        let now = Timestamp::now();
-        assert!(!stamp.vouches(now));
-        assert!(stamp.vouches(now + SignedDuration::from_secs(3)));
-        assert!(!stamp.vouches(now - SignedDuration::from_secs(60)), "a time in the future must not vouch");
-        assert!(!Stamp { tested: false, ..stamp }.vouches(now + SignedDuration::from_secs(3)));
+        // Wherever the temporary directory is.
+        let (seconds, _) = stamp.changed;
+        let stamp = Stamp { tested: true, modified: (seconds, 0), changed: (seconds, 0), ..stamp };
+        let changed = stamp.changed();
+        let after = |milliseconds| changed + SignedDuration::from_millis(milliseconds);
+        let fine = Stamp { changed: (seconds, 1), ..stamp };
+        assert!(!fine.vouches(after(40)) && fine.vouches(after(60)), "within steps of the kernel's clock");
+        assert!(!stamp.vouches(changed));
+        assert!(!stamp.vouches(after(2000)), "within two steps of the coarsest clock");
+        assert!(stamp.vouches(after(3000)));
+        assert!(!stamp.vouches(after(-60_000)), "a time in the future must not vouch");
+        assert!(!Stamp { tested: false, ..stamp }.vouches(after(3000)));
+        set_racy_window(std::time::Duration::from_millis(20));
+        assert!(!stamp.vouches(after(20)) && stamp.vouches(after(21)));
     }
 
     #[test]
@@ -319,6 +346,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(stamp(dir.path(), "none"), None);
         std::os::unix::fs::symlink("none", dir.path().join("link")).unwrap();
-        assert_eq!(stamp(dir.path(), "link").unwrap().kind, EntryKind::Symlink);
+        assert_eq!(stamp(dir.path(), "link").unwrap().kind, EntryKind::Symlink, "it leads nowhere");
     }
 }

@@ -16,8 +16,21 @@ pub fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples/codex")
 }
 
-/// The names of all samples, sorted.
+/// The names of the samples that tell what each cut must leave, sorted.
 pub fn names() -> Vec<String> {
+    all_names().into_iter().filter(|name| tells_cuts(name)).collect()
+}
+
+/// The names of the samples of older versions, of which only the turns are known, sorted.
+pub fn older_names() -> Vec<String> {
+    all_names().into_iter().filter(|name| !tells_cuts(name)).collect()
+}
+
+fn tells_cuts(name: &str) -> bool {
+    expected(name)[0]["keep"].as_object().is_some_and(|keep| !keep.is_empty())
+}
+
+fn all_names() -> Vec<String> {
     let entries = fs::read_dir(samples()).unwrap().map(|entry| entry.unwrap());
     let mut names: Vec<String> = entries
         .filter(|entry| entry.path().join("expected.json").exists())
@@ -58,6 +71,9 @@ impl Store {
     pub fn of(sample: &str) -> Store {
         let store = Store::empty();
         copy_tree(&samples().join(sample).join("store"), &store.root);
+        if !store.root.join("state_5.sqlite").exists() {
+            return store;
+        }
         let db = store.db();
         let mut paths = db.prepare("SELECT id, rollout_path FROM threads").unwrap();
         let rows: Vec<(String, String)> = paths

@@ -21,17 +21,18 @@ fn plain(wal: bool) -> Sample {
     Sample { wal, ..sample }
 }
 
-/// Not a test: the other program.
+/// Not a test, but what [`other`] runs.
 #[test]
+#[ignore = "the part of a child process"]
 fn the_other_program() {
-    let Some(path) = std::env::var_os("TURNFS_TEST_DATABASE").map(PathBuf::from) else { return };
+    let path = PathBuf::from(std::env::var_os("TURNFS_TEST_DATABASE").unwrap());
     let db = Connection::open(&path).unwrap();
     let rename = "UPDATE threads SET title = 'renamed by the other program'";
     match std::env::var("TURNFS_TEST_OTHER").unwrap().as_str() {
         "holds it" => {
             db.execute_batch("BEGIN IMMEDIATE").unwrap();
             println!("at work");
-            std::thread::sleep(Duration::from_secs(10));
+            std::thread::sleep(Duration::from_secs(600));
         }
         "changes the row" => {
             db.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -57,7 +58,7 @@ fn the_other_program() {
 
 fn other(store: &Store, what: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "database::the_other_program", "--nocapture", "--test-threads=1"])
+        .args(["--ignored", "--exact", "database::the_other_program", "--nocapture", "--test-threads=1"])
         .env("TURNFS_TEST_DATABASE", store.root().join(INDEX))
         .env("TURNFS_TEST_OTHER", what)
         .stdout(Stdio::piped())
@@ -88,7 +89,7 @@ fn in_both_modes(check: impl Fn(&Sample) + Sync) {
 }
 
 #[test]
-fn an_index_that_another_process_holds_for_ten_seconds_refuses_after_two_and_nothing_was_written() {
+fn an_index_that_another_process_holds_refuses_after_two_seconds_and_nothing_was_written() {
     in_both_modes(|sample| {
         for (prepare, acts) in [(None, &["undo 2", "fork 2"][..]), (Some("undo 2"), &["redo"])] {
             let store = sample.copy();
@@ -103,7 +104,8 @@ fn an_index_that_another_process_holds_for_ten_seconds_refuses_after_two_and_not
                 let refusal = store.act(act).unwrap_err();
                 assert_eq!(refusal.errno(), Errno::AGAIN, "{act}: {refusal}");
                 let took = start.elapsed();
-                assert!(took > Duration::from_millis(1500) && took < Duration::from_secs(8), "{took:?}");
+                // And not at once; it is held for as long as it takes.
+                assert!(took > Duration::from_millis(1500), "{took:?}");
                 let now = Outcome::of(&store, &known);
                 assert!(now == before, "{act}: {}", before.difference(&now));
             }

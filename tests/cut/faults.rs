@@ -234,6 +234,186 @@ fn an_error_at_any_step_is_told_and_an_openmax_session_is_as_before() {
     assert!(an_error_at_every_step(AgentKind::OpenMax).cuts > 15);
 }
 
+/// Hard links of all files of the store, as `cp -al` makes them.
+fn linked(store: &Store) -> (std::path::PathBuf, super::store::Snapshot) {
+    fn link(from: &Path, to: &Path) {
+        std::fs::create_dir(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            let target = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => link(&entry.path(), &target),
+                false => std::fs::hard_link(entry.path(), target).unwrap(),
+            }
+        }
+    }
+    let backup = store.top().join("backup");
+    link(&store.root(), &backup);
+    let kept = super::store::snapshot(&backup);
+    (backup, kept)
+}
+
+/// Cuts that change files in place, of a store that `cp -al` was made of.
+fn swept_with_hard_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &str) -> u64 {
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
+    let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
+    let (store, known) = prepared(&sample, prepare).unwrap();
+    let (backup, kept) = linked(&store);
+    let count = store.top().join("count");
+    let output = run(&store, act, &format!("count:{}", count.display()));
+    assert!(output.status.success(), "{name}, {act}: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(Outcome::of(&store, &known) == case.after, "{name}, {act} with hard links");
+    assert_eq!(super::store::snapshot(&backup), kept, "{name}, {act}");
+    let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
+    assert!(operations > case.operations, "{name}, {act}: cut in place");
+    for k in 1..=operations {
+        for (which, fault) in [format!("abort:{k}"), format!("errno:ENOSPC:{k}")].into_iter().enumerate() {
+            // Of each three steps one is killed and one fails.
+            if !is_all() && k % 3 != which as u64 {
+                continue;
+            }
+            let what = format!("{name}, {act}, {fault} of {operations}");
+            let (store, known) = prepared(&sample, prepare).unwrap();
+            let (backup, kept) = linked(&store);
+            run(&store, act, &fault);
+            if fault.starts_with("abort") && k % 2 == 0 {
+                run(&store, "recover", &format!("abort:{}", k % 7 + 1));
+            }
+            let told = cut::recover(&store.state()).unwrap();
+            assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+            let now = Outcome::of(&store, &known);
+            assert!(
+                now == case.before || now == case.after,
+                "{what}: neither before nor after; {told:?}\nagainst before: {}",
+                case.before.difference(&now)
+            );
+            assert_nothing_is_left(&store, &what);
+            assert_eq!(super::store::snapshot(&backup), kept, "{what}: the backup");
+        }
+    }
+    operations
+}
+
+#[test]
+fn a_fault_at_any_step_of_cutting_a_hard_linked_session_spares_session_and_backup() {
+    let undo_1 = Some("undo 1");
+    let mut steps = 0;
+    steps += swept_with_hard_links(AgentKind::KimiCli, "a-plain", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::KimiCli, "a-plain", undo_1, "redo");
+    steps += swept_with_hard_links(AgentKind::KimiCli, "m-autocompact", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4_legacy", None, "undo 1");
+    // With its database.
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", undo_1, "redo");
+    steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", None, "fork 1");
+    steps += swept_with_hard_links(AgentKind::OpenMax, "a_plain", None, "undo 1");
+    println!("{steps} steps of hard-linked cuts, each killed and failed");
+}
+
+/// A cut of a store whose sessions (and database) are links, killed or failed at every step.
+fn swept_behind_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &str) -> u64 {
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
+    let moved = || {
+        let (store, known) = prepared(&sample, None).unwrap();
+        for part in ["sessions", "state_5.sqlite"] {
+            let (path, target) = (store.root().join(part), store.top().join(format!("moved-{part}")));
+            if path.exists() {
+                std::fs::rename(&path, &target).unwrap();
+                std::os::unix::fs::symlink(&target, &path).unwrap();
+            }
+        }
+        if let Some(prepare) = prepare {
+            assert!(run(&store, prepare, "").status.success(), "{name}: {prepare}");
+        }
+        (store, known)
+    };
+    // Where the links lead, as it is seen through them.
+    let seen = |store: &Store, known: &Known| {
+        let seen = store.copy_behind_links();
+        Outcome::of(&seen, known)
+    };
+    let (store, known) = moved();
+    let before = seen(&store, &known);
+    let count = store.top().join("count");
+    let output = run(&store, act, &format!("count:{}", count.display()));
+    assert!(output.status.success(), "{name}, {act}: {}", String::from_utf8_lossy(&output.stdout));
+    let after = seen(&store, &known);
+    assert!(before != after, "{name}, {act}");
+    let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
+    for k in (1..=operations).step_by(if is_all() { 1 } else { 3 }) {
+        let fault = [format!("abort:{k}"), format!("errno:EIO:{k}")][(k % 2) as usize].clone();
+        let what = format!("{name}, {act}, {fault} of {operations}, behind links");
+        let (store, known) = moved();
+        run(&store, act, &fault);
+        let told = cut::recover(&store.state()).unwrap();
+        assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+        let now = seen(&store, &known);
+        assert!(
+            now == before || now == after,
+            "{what}: neither before nor after; {told:?}\nagainst before: {}",
+            before.difference(&now)
+        );
+        assert_nothing_is_left(&store.copy_behind_links(), &what);
+        assert!(store.root().join("sessions").is_symlink(), "{what}");
+    }
+    operations
+}
+
+#[test]
+fn a_fault_at_any_step_of_a_cut_behind_links_leaves_before_or_after() {
+    let mut steps = 0;
+    for (kind, name, prepare, act) in [
+        (AgentKind::KimiCli, "m-autocompact", None, "undo 1"),
+        (AgentKind::KimiCli, "a-plain", Some("undo 1"), "redo"),
+        (AgentKind::KimiCli, "a-plain", None, "fork 1"),
+        (AgentKind::Codex, "a_plain4", None, "undo 1"),
+        (AgentKind::Codex, "a_plain4", None, "fork 1"),
+        (AgentKind::OpenMax, "a_plain", None, "undo 1"),
+        (AgentKind::OpenMax, "a_plain", None, "fork 1"),
+    ] {
+        steps += swept_behind_links(kind, name, prepare, act);
+    }
+    println!("{steps} steps of cuts behind links, each killed or failed");
+}
+
+/// A kill and an error at every step of a fork of what an undo removed.
+fn swept_branch(kind: AgentKind, name: &str) -> u64 {
+    let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
+    let (prepare, act) = (Some("undo 1"), "branch 2");
+    let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
+    for k in (1..=case.operations).step_by(if is_all() { 1 } else { 3 }) {
+        let fault = [format!("abort:{k}"), format!("errno:ENOSPC:{k}")][(k % 2) as usize].clone();
+        let what = format!("{name}, {act}, {fault} of {}", case.operations);
+        let (store, known) = prepared(&sample, prepare).unwrap();
+        run(&store, act, &fault);
+        let told = cut::recover(&store.state()).unwrap();
+        assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+        let now = Outcome::of(&store, &known);
+        assert!(
+            now == case.before || now == case.after,
+            "{what}: neither before nor after; {told:?}\nagainst before: {}",
+            case.before.difference(&now)
+        );
+        assert_nothing_is_left(&store, &what);
+        let folders = std::fs::read_dir(store.state().path().join("sessions")).unwrap().map(Result::unwrap);
+        assert!(!folders.into_iter().any(|folder| folder.path().join("branch").exists()), "{what}: the copy");
+    }
+    case.operations
+}
+
+#[test]
+fn a_fault_at_any_step_of_forking_a_branch_leaves_the_whole_new_session_or_none() {
+    let mut steps = 0;
+    for (kind, name) in [
+        (AgentKind::KimiCli, "a-plain"),
+        (AgentKind::Codex, "a_plain4"),
+        (AgentKind::Codex, "a_plain4_legacy"),
+        (AgentKind::OpenMax, "a_plain"),
+    ] {
+        steps += swept_branch(kind, name);
+    }
+    println!("{steps} steps of forking a branch, each killed or failed");
+}
+
 #[test]
 fn two_processes_that_recover_at_once_do_it_once() {
     let sample = samples().into_iter().find(|sample| sample.name == "m-autocompact").unwrap();

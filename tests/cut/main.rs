@@ -2,6 +2,7 @@
 //! a full disk, and the order of system calls.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod branches;
 mod database;
 #[cfg(feature = "faults")]
 mod faults;

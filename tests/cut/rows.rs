@@ -12,6 +12,10 @@ pub type Row = (String, Vec<(String, String)>);
 
 /// Makes the index name the files of this copy. `wal`: in the client's own journal mode.
 pub fn moved_to(root: &Path, wal: bool) {
+    if !root.join(DATABASES[0]).exists() {
+        // Old clients kept none.
+        return;
+    }
     let db = Connection::open(root.join(DATABASES[0])).unwrap();
     db.pragma_update(None, "synchronous", "OFF").unwrap();
     let mut paths = db.prepare("SELECT id, rollout_path FROM threads").unwrap();

@@ -269,7 +269,7 @@ fn a_kimi_process_in_the_project_is_a_writer_and_an_editor_is_not() {
     let session = store.session();
     let session =
         turnfs::session::Session { place: turnfs::session::Place::Project(project.clone()), ..session };
-    let writer = || agent(AgentKind::KimiCli).writer(&session, &store.history());
+    let writer = || agent(AgentKind::KimiCli).writer(&session, &store.history(), &Default::default());
     let run = |name: &str| {
         use std::os::unix::process::CommandExt as _;
         let mut command = std::process::Command::new("sleep");

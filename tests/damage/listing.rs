@@ -9,26 +9,22 @@ use turnfs::session::AgentKind;
 
 use crate::sample::{Sample, write_old};
 
-const STATES: [&str; 6] = ["ok", "torn", "damaged", "unsupported", "empty", "no-transcript"];
+const STATES: [&str; 7] = ["ok", "torn", "damaged", "unsupported", "empty", "no-transcript", "unreadable"];
 
 fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 #[test]
-fn a_link_or_a_fifo_in_the_place_of_a_transcript_is_listed_and_not_opened() {
+fn a_link_to_a_device_or_a_fifo_in_the_place_of_a_transcript_is_listed_and_not_opened() {
     for sample in Sample::all() {
         let of = sample.name;
         let whole = fs::read(&sample.transcript).unwrap();
-        let elsewhere = sample.store.home.join("elsewhere");
         let mount = sample.store.mount::<&str>(&[]);
         for kind in ["link", "fifo", "directory"] {
             let _ = fs::remove_file(&sample.transcript);
             match kind {
-                "link" => {
-                    fs::write(&elsewhere, &whole).unwrap();
-                    symlink(&elsewhere, &sample.transcript).unwrap();
-                }
+                "link" => symlink("/dev/null", &sample.transcript).unwrap(),
                 "fifo" => fifo(&sample.transcript),
                 _ if sample.agent == AgentKind::Codex || sample.agent == AgentKind::OpenMax => continue,
                 _ => fs::create_dir(&sample.transcript).unwrap(),
@@ -36,7 +32,7 @@ fn a_link_or_a_fifo_in_the_place_of_a_transcript_is_listed_and_not_opened() {
             let listed = sample.listed();
             assert_eq!(listed["state"], "unsupported", "{of}: {kind}");
             let sentence = sample.store.run(&["show", &sample.id, "0"]).refused();
-            assert!(sentence.contains("no regular file"), "{of}: {kind}: {sentence}");
+            assert!(sentence.contains("regular file"), "{of}: {kind}: {sentence}");
             assert_eq!(sample.store.run(&["check", "--all"]).code, 0, "{of}: {kind}: no damage");
             // By its id: without a transcript its name is made of another date, and the mount knows the old one.
             let dir = mount.path.join(listed["path"].as_str().unwrap()).with_file_name(&sample.id);
@@ -57,7 +53,7 @@ fn a_link_or_a_fifo_in_the_place_of_a_transcript_is_listed_and_not_opened() {
 }
 
 #[test]
-fn every_state_is_one_of_the_six() {
+fn every_state_is_one_of_the_seven() {
     // Root reads everything: what cannot be opened is made by links here, what cannot be listed by modes.
     for sample in Sample::all() {
         fs::set_permissions(&sample.transcript, fs::Permissions::from_mode(0o000)).unwrap();
@@ -99,7 +95,8 @@ fn r10_a_broken_state_file_of_kimi_cli_costs_the_title_and_refuses_forks() {
     let state = sample.transcript.with_file_name("state.json");
     write_old(&state, b"{ custom");
     let listed = sample.listed();
-    assert_eq!((&listed["state"], &listed["title"]), (&"ok".into(), &().into()));
+    // The title is what the first prompt asks for, as of every session without one.
+    assert_eq!((&listed["state"], &listed["title"]), (&"ok".into(), &"turn one".into()));
     assert!(listed["name"].as_str().unwrap().contains("turn-one"));
     sample.store.run(&["show", &sample.id, "0"]).ok();
     let before = sample.bytes();
@@ -182,8 +179,8 @@ fn r6_a_tool_call_without_a_result_is_noted_and_cut_as_a_whole() {
         let said = sample.store.run(&["show", &sample.id]).ok();
         assert!(said.contains(&format!("open-tool-call: a tool call of turn {last}")), "{agent}: {said}");
         if agent == AgentKind::OpenMax {
-            let sentence = sample.store.run(&["fork", &sample.id, &last.to_string()]).refused();
-            assert!(sentence.contains("tool calls without results"), "{sentence}");
+            // The client itself goes on from exactly these bytes.
+            sample.store.run(&["fork", &sample.id, &last.to_string()]).ok();
         }
         assert_eq!(sample.store.run(&["check", "--all"]).code, 0, "{agent}: no damage");
     }

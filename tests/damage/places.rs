@@ -35,8 +35,11 @@ fn r22_a_project_shows_only_its_own_sessions_by_the_recorded_path() {
         for (project, other) in [("/w/a-b", "/w/a/b"), ("/w/a/b", "/w/a-b")] {
             let sample = Sample::of(agent, name);
             move_to(&sample, project);
-            let ids = |dir: &str| sample.store.run(&["ls", dir, "--json"]).json().as_array().unwrap().len();
-            assert_eq!((ids(project), ids(other)), (1, 0), "{agent} {project}");
+            let found = sample.store.run(&["ls", project, "--json"]).json();
+            assert_eq!(found.as_array().unwrap().len(), 1, "{agent} {project}");
+            // A path that is neither a directory nor a project is a typo.
+            let said = sample.store.run(&["ls", other, "--json"]).refused();
+            assert!(said.contains(project), "the near project is named: {said}");
         }
     }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::{Mount, TestStore};
 
@@ -142,8 +142,14 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
             ensure(exact == prompt, || format!("prompt {n} is {exact:?}"))?;
             ensure(text.contains(prompt), || format!("turn {n} does not hold its prompt"))?;
             let shown = &shown["turns"][n];
-            let same =
-                shown["n"] == n && shown["prompt"] == turn["prompt"] && shown["status"] == turn["status"];
+            let said = |prompt: &Value| prompt.as_str().unwrap_or_default().to_owned();
+            // As Codex itself calls it, in the samples of which it is the judge.
+            let status =
+                turn["status"].as_str().map(|status| if status == "completed" { "complete" } else { status });
+            let same = shown["n"] == n
+                && said(&shown["prompt"]) == said(&turn["prompt"])
+                // Of some samples only the prompts are known.
+                && (status.is_none() || shown["status"].as_str() == status);
             ensure(same, || format!("show says {shown}, expected {turn}"))?;
             let begins = format!("{n:03}  ");
             ensure(plan.lines().any(|line| line.trim_start().starts_with(begins.trim())), || {
@@ -151,7 +157,20 @@ fn the_turns_of_every_sample_are_the_expected_ones() {
             })?;
         }
         if let Some((last, _)) = expected.iter().enumerate().next_back() {
-            same_context(&dir, &session["keep"][last.to_string()]["messages"])?;
+            let messages = &session["keep"][last.to_string()]["messages"];
+            // Of samples that tell no cut, the prompts are known.
+            let prompts = || {
+                expected
+                    .iter()
+                    .filter(|turn| turn["prompt"] != "")
+                    .map(|turn| json!(["user", turn["prompt"]]))
+            };
+            match messages {
+                // (Not where a prune took some of them from what the model is sent.)
+                Value::Null if session["agent"] == "codex" => same_context(&dir, &prompts().collect())?,
+                Value::Null => {}
+                messages => same_context(&dir, messages)?,
+            }
         }
         Ok(expected.len())
     });

@@ -129,7 +129,7 @@ fn a_store_that_cannot_be_looked_at_hides_no_other() {
 #[test]
 fn a_fork_hears_of_changes_of_the_file_that_it_goes_on_from() {
     let store = TestStore::of("codex", "f_client_fork");
-    let mount = store.mount::<&str>(&[]);
+    let mount = store.mount_with_short_window::<&str>(&[]);
     let file = "rollout-2026-11-30T13-42-48-01a22cb1-a011-7b83-94cc-e6a4fcaa6faf.jsonl";
     let ancestor = store.root.join("sessions/2026/11/30").join(file);
     let sessions = store.run(&["ls", "--all", "--json"]).json();
@@ -141,8 +141,8 @@ fn a_fork_hears_of_changes_of_the_file_that_it_goes_on_from() {
         .filter(|path| path.exists())
         .collect();
     assert!(shown.len() > 1, "{shown:?}");
-    // The kernel remembers what it was told.
-    std::thread::sleep(Duration::from_millis(2500));
+    // The kernel remembers what it was told: notices are given again for a second.
+    std::thread::sleep(Duration::from_millis(1200));
     shown.iter().for_each(|path| assert!(path.metadata().unwrap().size() > 0));
     let mut text = fs::read_to_string(&ancestor).unwrap();
     let last = text.lines().last().unwrap().to_owned();

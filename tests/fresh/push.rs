@@ -41,28 +41,30 @@ impl Drop for Crawlers {
 }
 
 #[test]
-fn every_change_is_seen_within_two_seconds_while_others_crawl_the_tree() {
+fn every_change_is_seen_and_most_within_two_seconds_while_others_crawl_the_tree() {
     let case = Case::at(None);
     let crawlers = Crawlers::start(&case.mount.path);
     let end = std::time::Instant::now() + Duration::from_secs(setting("TURNFS_TEST_CRAWL_SECONDS", 10));
-    let mut round = 0;
+    let (mut round, mut times) = (0, Vec::new());
     while round == 0 || std::time::Instant::now() < end {
-        for (_, once) in kinds::ALL {
-            once(&case, round);
-        }
+        times.extend(kinds::ALL.map(|(_, once)| once(&case, round)));
         round += 1;
     }
-    println!("{round} rounds of all kinds of change among crawlers");
     drop(crawlers);
+    times.sort();
+    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{round} rounds of all kinds of change among crawlers: {median:?} usually, {longest:?} at most");
+    assert!(median < Duration::from_secs(2), "{median:?}");
 }
 
 #[test]
 fn what_was_told_is_taken_back_also_where_nobody_asked_for_a_while() {
-    let case = Case::at(None);
+    let case = Case::with_short_window(None);
     let known = |name: &str| fs::metadata(case.dir.join(name)).unwrap();
     let (turn, dir) = (known("turns/003"), known("turns"));
-    // Longer than any answer is on its way, and than stamps are too young to be believed.
-    std::thread::sleep(Duration::from_millis(2500));
+    // Longer than any answer is on its way and than notices are given again, and than stamps are too young to be
+    // believed.
+    std::thread::sleep(Duration::from_millis(1200));
     case.append_turn("later");
     soon("the directory's time", || known("turns").mtime_nsec() != dir.mtime_nsec());
     soon("the new turn", || case.dir.join("turns/004").exists());
@@ -109,7 +111,7 @@ fn answers_are_right_after_events_were_lost() {
     let seen = || {
         case.dir.join("turns/004").exists() && case.dir.parent().unwrap().join(id).join("turns/004").exists()
     };
-    let limit = std::time::Instant::now() + SOON * 5;
+    let limit = std::time::Instant::now() + SOON;
     while !seen() {
         assert!(std::time::Instant::now() < limit, "not seen after events were lost");
         std::thread::sleep(Duration::from_millis(5));

@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::fs::Advice;
 
 use super::store::{Case, Edit, soon};
+use crate::support::racy::settle;
 
 /// What is done to the transcript between two reads.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ fn read_through(case: &Case, change: Change, settled: bool, looked_at: bool, cac
     let turn = case.dir.join("turns/002");
     let original = fs::read_to_string(case.wire()).unwrap();
     if settled {
-        std::thread::sleep(Duration::from_millis(2300));
+        settle();
     }
     let expected = fs::read(&turn).unwrap();
     assert!(expected.len() > 1 << 20, "{what}: {} bytes", expected.len());
@@ -144,7 +144,7 @@ enum Cached {
 }
 
 fn every_change(changes: &[Change], settled: bool, others: &[bool]) {
-    let case = Case::at(None);
+    let case = if settled { Case::with_short_window(None) } else { Case::at(None) };
     let wire = fs::read_to_string(case.wire()).unwrap();
     fs::write(case.wire(), long_turn(&wire, 100_000)).unwrap();
     for &change in changes {

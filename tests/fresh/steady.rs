@@ -3,17 +3,16 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::Advice;
 
 use super::store::{Case, Edit, metric, setting};
+use crate::support::racy::settle;
 use crate::support::{Mount, TestStore};
 
 /// After so many rounds the kernel is made to forget.
 const FORGETS_EVERY: u64 = 10;
-/// Longer than stamps are too young to be believed.
-const SETTLED: Duration = Duration::from_millis(2500);
 
 #[test]
 fn a_steady_state_reads_no_byte_and_parses_nothing() {
@@ -29,7 +28,7 @@ fn a_steady_state_with_everything_listed_reads_no_byte_and_parses_nothing() {
 fn steady(options: &[&str], rounds: u64) {
     let store = TestStore::empty();
     let mount = mount_of_all_samples(&store, options);
-    std::thread::sleep(SETTLED);
+    settle();
     look(&mount.path);
     look(&mount.path);
     let sessions = metric(&mount.path, "turnfs_sessions{");
@@ -62,11 +61,11 @@ fn steady(options: &[&str], rounds: u64) {
 
 #[test]
 fn what_changed_is_never_shown_from_memory() {
-    let case = Case::at(None);
+    let case = Case::with_short_window(None);
     let wire = fs::read_to_string(case.wire()).unwrap();
     let turn = case.dir.join("turns/002");
     for edit in Edit::ALL {
-        std::thread::sleep(SETTLED);
+        settle();
         let original = fs::read_to_string(&turn).unwrap();
         the_kernel_forgets(&case.mount.path, std::slice::from_ref(&turn));
         assert_eq!(fs::read_to_string(&turn).unwrap(), original);
@@ -90,7 +89,7 @@ fn mount_of_all_samples(store: &TestStore, options: &[&str]) -> Mount {
             options.extend(["--store".to_owned(), format!("{agent}={}", copy.display())]);
         }
     }
-    store.mount(&options)
+    store.mount_with_short_window(&options)
 }
 
 /// Lists everything and reads every turn.

@@ -94,9 +94,13 @@ class Client:
         return None
 
     def scenes(self, samples):
-        """More than cuts of samples: a list of `scenes.Scene`. A client that has some also knows what they use:
-        `empty`, which makes an empty store as `place` makes a full one, and `busy_with`."""
+        """More than cuts of samples: a list of `scenes.Scene`. A client that plays some without a sample also knows
+        `empty`, which makes an empty store as `place` makes a full one."""
         return []
+
+    def busy_with(self, path):
+        """Whether a file of the store changes by itself after the client was in it."""
+        return False
 
     def history(self, request):
         """What a request to the model carries as conversation, `[[role, text]...]` with the roles user, assistant,

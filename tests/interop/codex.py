@@ -13,16 +13,19 @@ import sqlite3
 import subprocess
 import threading
 from contextlib import closing, contextmanager
+from pathlib import Path
 
-from . import codex_scenes, process
+from . import codex_older, codex_scenes, process
 from .client import Client, Unusable
 
 PACKAGE = "@openai/codex"
 # The package of the program itself, by platform.
 BINARY = "npm/node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
 INDEX = "state_5.sqlite"
+SAMPLES = Path(__file__).resolve().parent.parent / "samples" / "codex"
 # What the client puts into the conversation by itself.
-OWN_WORDS = ("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<permissions instructions>")
+OWN_WORDS = ("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<permissions instructions>",
+             "<recommended_plugins>")
 
 
 class Codex(Client):
@@ -73,7 +76,8 @@ class Codex(Client):
         return not path.startswith(("sessions/", "archived_sessions/", f"{INDEX}, row"))
 
     def scenes(self, samples):
-        return codex_scenes.scenes(samples)
+        older = codex_older.scenes(SAMPLES)
+        return codex_scenes.scenes(samples) + older
 
     def _configure(self, store, scratch, model_url):
         (store / "config.toml").write_text(
@@ -90,6 +94,8 @@ class Codex(Client):
     def compared(self, store, found):
         """The index counts row by row, not byte by byte; empty date folders do not count."""
         found = {path: what for path, what in found.items() if not path.startswith(INDEX) and what[1] is not None}
+        if not (store / INDEX).exists():
+            return found
         with closing(sqlite3.connect(f"file:{store / INDEX}?mode=ro", uri=True)) as index:
             for row in index.execute("SELECT id, * FROM threads"):
                 found[f"{INDEX}, row {row[0]}"] = hashlib.sha256(repr(row).encode()).hexdigest()

@@ -11,6 +11,7 @@ import termios
 import time
 from contextlib import contextmanager
 
+from . import branches
 from .model import REPLY
 from .scenes import Scene, lines, written
 from .trial import PROMPT, Failed, same
@@ -27,6 +28,7 @@ def scenes(samples):
             found.append(Scene("codex", f"client-fork-of-{name}", fork_survives, sample))
     found.append(Scene("codex", "client-fork-of-an-undone-thread", fork_of_undone, of_name["a_plain4"]))
     found.append(Scene("codex", "sub-agent", subagent))
+    found += branches.scenes("codex", samples, ["a_plain4", "a_plain4_legacy", "b_tools_reasoning", "e_client_revert"])
     for name in ("a_plain4", "a_plain4_legacy"):
         found.append(Scene("codex", f"tui-and-daemon-{name}", tui, of_name[name], slow=True))
     return found
@@ -114,6 +116,10 @@ def subagent(stage):
         same("an undo and its redo", before, stage.contents())
         if written(directory / "undo", "1"):
             raise Failed(lines(directory / "status")[-1])
+        fork = stage.must("fork", str(agent), "0").strip()
+    own = [message for message in sent_history(stage, fork, AGAIN) if message[0] != "tool"]
+    if own[-3:] != [["user", "Look around."], ["assistant", REPLY], ["user", AGAIN]]:
+        raise Failed(f"in the fork of the sub-agent the model is sent {own}")
     sent = [message for message in sent_history(stage, parent, AGAIN) if not is_report(message)]
     kept = [message for message in sent if message[0] != "tool"]
     wanted = [*(message for message in first if message[0] != "tool"), ["user", AGAIN]]

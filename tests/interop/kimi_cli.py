@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import process
+from . import branches, process
 from .client import Client, Unusable
 
 # Python 3.12.1 cannot import the client (a TypeError in a generic dataclass).
@@ -118,6 +118,9 @@ class KimiCli(Client):
         env = scratch.env(KIMI_SHARE_DIR=str(store), KIMI_DISABLE_TELEMETRY="1", KIMI_CLI_NO_AUTO_UPDATE="1")
         command = [self.python, "-c", program, *arguments]
         return process.run(command, cwd=scratch.project, env=env, timeout=self.timeout)
+
+    def scenes(self, samples):
+        return branches.scenes(self.agent, samples, ["a-plain", "b-tools", "c-compact", "m-autocompact"])
 
     def history(self, request):
         said = []

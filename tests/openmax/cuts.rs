@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -184,10 +185,15 @@ fn check_entry(store: &Store, source: &str, new: &str, at: &str) {
     let (entry, others) = entries.split_last().unwrap();
     assert_eq!(entry["id"], new, "{at}");
     let source = others.iter().find(|entry| entry["id"] == source).unwrap();
-    assert_eq!((&entry["project"], &entry["title"]), (&source["project"], &source["title"]), "{at}");
+    assert_eq!(entry["project"], source["project"], "{at}");
+    assert_eq!(entry["title"], format!("Fork: {}", source["title"].as_str().unwrap()), "{at}");
     assert_eq!(entry.get("resume_points"), None, "{at}");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let updated = entry["updated_at"].as_u64().unwrap();
+    assert!(updated <= now, "{at}: in the future");
     for other in others.iter().filter(|other| other["project"] == entry["project"]) {
-        assert!(entry["updated_at"].as_u64() > other["updated_at"].as_u64(), "{at}: not the newest");
+        let other = other["updated_at"].as_u64().unwrap();
+        assert!(updated > other || other > now, "{at}: not the newest");
     }
 }
 

@@ -7,5 +7,6 @@ mod behaviours;
 mod crash;
 mod cuts;
 mod others;
+mod pruned;
 mod samples;
 mod store;

@@ -23,7 +23,7 @@ impl Other {
     /// Starts `what` in the store and waits until it is at work.
     fn start(what: &str, store: &Store) -> Other {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "others::the_other_program", "--nocapture"])
+            .args(["--ignored", "--exact", "others::the_other_program", "--nocapture"])
             .env("OPENMAX_OTHER", what)
             .env("OPENMAX_SESSIONS", store.root.join("sessions"))
             .stdin(Stdio::piped())
@@ -49,10 +49,11 @@ impl Drop for Other {
     }
 }
 
-/// Not a test: what the other process does.
+/// Not a test, but what [`Other`] runs.
 #[test]
+#[ignore = "the part of a child process"]
 fn the_other_program() {
-    let Some(what) = std::env::var_os("OPENMAX_OTHER") else { return };
+    let what = std::env::var_os("OPENMAX_OTHER").unwrap();
     let sessions = PathBuf::from(std::env::var_os("OPENMAX_SESSIONS").unwrap());
     let what = what.into_string().unwrap();
     let open = |name: &str| {
@@ -76,6 +77,10 @@ fn the_other_program() {
     }
 }
 
+fn is_fork(entry: &Value) -> bool {
+    entry["title"].as_str().unwrap().starts_with("Fork: ")
+}
+
 /// A client's index write: everything is read and written anew under the lock, by temp and rename.
 fn rewrite(sessions: &Path, lock: &fs::File, round: u64) {
     flock(lock, FlockOperation::LockExclusive).unwrap();
@@ -83,10 +88,17 @@ fn rewrite(sessions: &Path, lock: &fs::File, round: u64) {
     let mut entries: Vec<Value> = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
     let other = entries.iter_mut().find(|entry| entry["id"] == "other").unwrap();
     other["updated_at"] = round.into();
-    let temporary = sessions.join("index.json.0123456789abcdef0123456789abcdef.tmp");
-    fs::write(&temporary, serde_json::to_vec_pretty(&entries).unwrap()).unwrap();
-    fs::rename(temporary, index).unwrap();
-    fs::write(sessions.join("round"), round.to_string()).unwrap();
+    // A fork in the second of the latest session would wait for the next one.
+    for entry in entries.iter_mut().filter(|entry| is_fork(entry)) {
+        entry["updated_at"] = 1.into();
+    }
+    let put = |name: &str, bytes: Vec<u8>| {
+        let temporary = sessions.join(format!("{name}.0123456789abcdef0123456789abcdef.tmp"));
+        fs::write(&temporary, bytes).unwrap();
+        fs::rename(temporary, sessions.join(name)).unwrap();
+    };
+    put("index.json", serde_json::to_vec_pretty(&entries).unwrap());
+    put("round", round.to_string().into());
     flock(lock, FlockOperation::Unlock).unwrap();
 }
 
@@ -99,8 +111,9 @@ fn with_another_entry(sample: &str) -> Store {
     store
 }
 
+/// Behaviour 5 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_5_a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
+fn a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
@@ -109,7 +122,7 @@ fn behaviour_5_a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     let start = Instant::now();
     assert_eq!(cut::undo(&state, &session, &history, 1, false).unwrap_err().errno(), Errno::AGAIN);
     let waited = start.elapsed();
-    assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(8), "{waited:?}");
+    assert!(waited >= Duration::from_secs(2), "{waited:?}");
     assert_eq!(cut::fork(&state, &session, &history, 1).unwrap_err().errno(), Errno::AGAIN);
     assert_eq!(store.snapshot(), before);
     // Reading needs no lock.
@@ -118,15 +131,16 @@ fn behaviour_5_a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     cut::undo(&state, &session, &history, 1, false).unwrap();
 }
 
+/// Behaviour 41 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_41_a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
+fn a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
-    assert_eq!(openmax().writer(&session, &history), None);
+    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
     let other = Other::start(&format!("hold {PLAIN}.lock"), &store);
     let before = store.snapshot();
-    let writer = openmax().writer(&session, &history);
+    let writer = openmax().writer(&session, &history, &Default::default());
     // A file system whose device number is another one in /proc/locks tells nothing; the cut knows anyway.
     if let Some(writer) = &writer {
         assert_eq!(writer.pid, Some(other.0.id()), "{writer}");
@@ -139,7 +153,7 @@ fn behaviour_41_a_claimed_session_is_not_undone_even_with_force_and_can_be_forke
     let fork = cut::fork(&state, &session, &history, 1).unwrap();
     assert_eq!(store.load(&fork).turns.len(), 2);
     drop(other);
-    assert_eq!(openmax().writer(&session, &history), None);
+    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
     cut::undo(&state, &session, &history, 1, false).unwrap();
 }
 
@@ -153,6 +167,9 @@ fn two_hundred_forks_while_the_index_is_written_every_5_ms_lose_nobodys_entry() 
     let mut undone = 0;
     while made.len() < 200 {
         let n = made.len() as u32 % 4;
+        while store.entries().iter().any(|entry| is_fork(entry) && entry["updated_at"] != 1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         match cut::fork(&state, &session, &history, n) {
             Ok(id) => made.push((id, n)),
             Err(refusal) => assert_eq!(refusal.errno(), Errno::AGAIN, "{refusal}"),
@@ -177,13 +194,11 @@ fn two_hundred_forks_while_the_index_is_written_every_5_ms_lose_nobodys_entry() 
     assert!(undone > 0);
     let found = store.discover();
     assert!(found.problems.is_empty());
-    let newest: Vec<u64> =
-        entries.iter().filter(|e| e["id"] != "other").map(|e| e["updated_at"].as_u64().unwrap()).collect();
     assert!(
         made.iter().all(|(id, _)| entries.iter().any(|entry| entry["id"] == id.as_str())),
         "a fork was lost"
     );
-    assert!(newest.iter().max() == newest.last(), "the last fork is the newest session");
+    assert_eq!(entries.last().unwrap()["id"], made.last().unwrap().0.as_str());
     for (id, n) in made.iter().step_by(40) {
         assert_eq!(store.load(id).turns.len() as u32, n + 1);
     }

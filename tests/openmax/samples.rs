@@ -25,7 +25,9 @@ fn every_sample_has_the_turns_states_and_damage_that_are_expected() {
                 }
                 _ => assert!(matches!(session.place, Place::Unplaced { .. }), "{at}"),
             }
-            assert_eq!(session.title.as_deref(), expected["title"].as_str(), "{at}");
+            if let Some(title) = expected.get("title") {
+                assert_eq!(session.title.as_deref(), title.as_str(), "{at}");
+            }
             if history.state == State::Damaged {
                 assert!(history.readable().is_err(), "{at}");
                 continue;
@@ -36,13 +38,16 @@ fn every_sample_has_the_turns_states_and_damage_that_are_expected() {
             for (turn, expected) in history.turns.iter().zip(turns) {
                 let at = format!("{at} turn {}", turn.n);
                 assert_eq!(turn.prompt.as_deref(), expected["prompt"].as_str(), "{at}");
-                assert_eq!(turn.status.name(), expected["status"], "{at}");
-                assert_eq!(turn.detail.map(TurnDetail::name), expected["detail"].as_str(), "{at}");
                 let bytes = store.bytes(turn);
-                let messages =
-                    bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-                let range: Vec<u64> = serde_json::from_value(expected["messages"].clone()).unwrap();
-                assert_eq!(messages.count() as u64, range[1] - range[0], "{at}");
+                // Of some samples only the prompts are known.
+                if let Some(status) = expected.get("status") {
+                    assert_eq!(turn.status.name(), status, "{at}");
+                    assert_eq!(turn.detail.map(TurnDetail::name), expected["detail"].as_str(), "{at}");
+                    let messages =
+                        bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+                    let range: Vec<u64> = serde_json::from_value(expected["messages"].clone()).unwrap();
+                    assert_eq!(messages.count() as u64, range[1] - range[0], "{at}");
+                }
                 let text = store.text(&session, turn);
                 assert_eq!(text.len() as u64, turn.text_len, "{at}");
                 let prompt = openmax().prompt(&session, turn, &bytes).unwrap();

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod racy;
 pub mod skipped;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use rustix::process::Signal;
 /// Longest time that any single command of a test may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time from starting a daemon to its mount's first answer, and from asking it to stop to its end.
-const DAEMON_LIMIT: Duration = Duration::from_secs(10);
+const DAEMON_LIMIT: Duration = Duration::from_secs(60);
 
 /// The agents of which there are samples, each with the place of its store below HOME.
 pub const AGENTS: [(&str, &str); 3] = [("kimi-cli", ".kimi"), ("codex", ".codex"), ("openmax", ".openmax")];
@@ -236,11 +237,23 @@ impl TestStore {
         self.mount_at(&path, args)
     }
 
+    /// As [`TestStore::mount`], by a daemon that believes stamps soon: for tests that call [`racy::settle`].
+    pub fn mount_with_short_window<S: AsRef<OsStr>>(&self, args: &[S]) -> Mount {
+        let path = self.dir.path().canonicalize().unwrap().join(format!("mnt{}", self.mounts()));
+        let mut command = self.mount_command(&path, args);
+        racy::shorten(&mut command);
+        Mount::start(command, &path)
+    }
+
     /// Mounts at `path`, which is made by the daemon where it does not exist.
     pub fn mount_at<S: AsRef<OsStr>>(&self, path: &Path, args: &[S]) -> Mount {
+        Mount::start(self.mount_command(path, args), path)
+    }
+
+    fn mount_command<S: AsRef<OsStr>>(&self, path: &Path, args: &[S]) -> Command {
         let mut command = self.command(&["mount", "-f"]);
         command.args(args).arg(path).stderr(Stdio::piped()).stdout(Stdio::null());
-        Mount::start(command, path)
+        command
     }
 
     fn mounts(&self) -> usize {

@@ -35,10 +35,11 @@ impl fuser::Filesystem for Silent {
     }
 }
 
-/// Not a test: the child's part.
+/// Not a test, but what [`Hung`] runs.
 #[test]
+#[ignore = "the part of a child process"]
 fn the_silent_file_system() {
-    let Some(path) = std::env::var_os("TURNFS_TEST_SILENT") else { return };
+    let path = std::env::var_os("TURNFS_TEST_SILENT").unwrap();
     let mut config = fuser::Config::default();
     config.mount_options.push(fuser::MountOption::FSName("silent".into()));
     let _session = fuser::spawn_mount(Silent, path, &config).unwrap();
@@ -55,7 +56,7 @@ impl Hung {
     fn at(path: &Path) -> Hung {
         fs::create_dir_all(path).unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "hung::the_silent_file_system", "--nocapture"])
+            .args(["--ignored", "--exact", "hung::the_silent_file_system", "--nocapture"])
             .env("TURNFS_TEST_SILENT", path)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -86,8 +87,8 @@ fn within<T>(limit: Duration, what: &str, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Generous to a slow machine; who touches that file system waits for minutes.
-const SOON: Duration = Duration::from_secs(5);
+/// Generous to a busy machine; who touches that file system waits for ten minutes.
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_project_on_a_file_system_that_hangs_slows_nobody() {
@@ -107,7 +108,7 @@ fn a_project_on_a_file_system_that_hangs_slows_nobody() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(waiting.try_wait().unwrap().is_none(), "the file system of this test answers");
 
-    let mount = within(Duration::from_secs(5), "the mount", || store.mount::<&str>(&[]));
+    let mount = within(SOON, "the mount", || store.mount::<&str>(&[]));
     let run = |what: &str| within(SOON, what, || store.sh(what).ok());
     let (m, a, d) = (mount.path.display(), shown(&mount, &alive), shown(&mount, &hung_project));
     let (a, d) = (a.display(), d.display());
@@ -130,22 +131,21 @@ fn a_project_on_a_file_system_that_hangs_slows_nobody() {
     }
     run(&format!("cat '{d}'/*/meta.json '{a}'/*/meta.json > /dev/null"));
     // A command that names it waits for a bounded time, then takes it as given.
-    let limit = Duration::from_secs(6);
-    let found = within(limit, "turnfs ls of the project that hangs", || {
+    let found = within(SOON, "turnfs ls of the project that hangs", || {
         listed(&store, &[hung_project.to_str().unwrap()])
     });
     assert_eq!(found.len(), 3);
     let new = alive.to_str().unwrap();
-    let made = within(limit + limit, "adopting from there", || {
+    let made = within(SOON, "adopting from there", || {
         store.run(&["adopt", hung_project.to_str().unwrap(), new]).ok()
     });
     assert_eq!(made.lines().count(), 3);
     let project = ["--project", hung_project.to_str().unwrap()];
-    let one = within(Duration::from_secs(8), "a mount of that project", || store.mount(&project));
+    let one = within(SOON, "a mount of that project", || store.mount(&project));
     assert_eq!(names(&one.path).len(), 3);
     // The daemons end when asked to, although a question of theirs is still open.
     for mount in [one, mount] {
-        let (status, log) = within(Duration::from_secs(8), "the end of the daemon", || mount.stop());
+        let (status, log) = within(SOON, "the end of the daemon", || mount.stop());
         assert_eq!(status.code(), Some(0), "{log}");
     }
     // Nothing else ends who waits in a FUSE file system.

@@ -42,8 +42,9 @@ fn a_session_is_shown_at_the_path_as_recorded_whether_it_is_there_or_not() {
     assert!(names(&shown(&mount, Path::new("/no/such"))) == ["place"]);
 }
 
+/// Behaviour 35 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_35_paths_are_equal_by_components() {
+fn paths_are_equal_by_components() {
     for agent in AGENTS {
         let store = TestStore::empty();
         let same = ["/w/a/b", "/w/a/b/", "/w//a/b", "/w/./a/b"];
@@ -65,8 +66,9 @@ fn behaviour_35_paths_are_equal_by_components() {
     }
 }
 
+/// Behaviour 37 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_37_a_directory_below_a_project_is_a_project_of_its_own() {
+fn a_directory_below_a_project_is_a_project_of_its_own() {
     for agent in AGENTS {
         let store = TestStore::empty();
         let (above, below) = (record(&store, agent, "/w/p", "x"), record(&store, agent, "/w/p/sub", "y"));
@@ -78,8 +80,9 @@ fn behaviour_37_a_directory_below_a_project_is_a_project_of_its_own() {
     }
 }
 
+/// Behaviour 33 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_33_a_relative_path_is_unplaced_from_every_working_directory() {
+fn a_relative_path_is_unplaced_from_every_working_directory() {
     for agent in AGENTS {
         let store = TestStore::empty();
         for path in [".", "w/p", "", "/w/../p"] {
@@ -103,8 +106,9 @@ fn behaviour_33_a_relative_path_is_unplaced_from_every_working_directory() {
     }
 }
 
+/// Behaviour 20 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_20_files_without_an_entry_and_sessions_without_a_project_are_unplaced() {
+fn files_without_an_entry_and_sessions_without_a_project_are_unplaced() {
     let store = TestStore::empty();
     let kimi = record(&store, "kimi-cli", "/w/p", "x");
     fs::write(store.root.join("kimi.json"), "{\"work_dirs\": []}").unwrap();
@@ -126,8 +130,9 @@ fn behaviour_20_files_without_an_entry_and_sessions_without_a_project_are_unplac
     assert!(names(&mount.path).is_empty());
 }
 
+/// Behaviour 31 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_31_a_project_is_found_from_a_symlinked_working_directory() {
+fn a_project_is_found_from_a_symlinked_working_directory() {
     for agent in AGENTS {
         let store = TestStore::empty();
         let base = base(&store);
@@ -152,8 +157,9 @@ fn behaviour_31_a_project_is_found_from_a_symlinked_working_directory() {
     }
 }
 
+/// Behaviour 36 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_36_sessions_of_both_spellings_stay_reachable_and_each_is_shown_once() {
+fn sessions_of_both_spellings_stay_reachable_and_each_is_shown_once() {
     for agent in AGENTS {
         let store = TestStore::empty();
         let base = base(&store);
@@ -201,8 +207,9 @@ fn two_projects(agent: &str) -> (TestStore, std::path::PathBuf, [String; 2]) {
     (store, base, ids)
 }
 
+/// Behaviour 32 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_32_a_retargeted_symlink_carries_no_history_into_the_other_project() {
+fn a_retargeted_symlink_carries_no_history_into_the_other_project() {
     for agent in AGENTS {
         let (store, base, [old, other]) = two_projects(agent);
         let check = |mount: &Mount| {
@@ -229,7 +236,7 @@ fn behaviour_32_a_retargeted_symlink_carries_no_history_into_the_other_project()
 }
 
 #[test]
-fn finding_1_a_moved_project_keeps_its_history_at_the_old_path_also_when_it_is_linked_back() {
+fn a_moved_project_keeps_its_history_at_the_old_path_also_when_it_is_linked_back() {
     for agent in AGENTS {
         let (store, base, [old, _]) = two_projects(agent);
         let mount = store.mount::<&str>(&[]);
@@ -284,8 +291,9 @@ fn a_new_directory_at_an_old_path_is_told_from_the_one_of_the_session() {
     assert_eq!(state(), "missing");
 }
 
+/// Behaviour 38 of `docs/stores/openmax.md`.
 #[test]
-fn behaviour_38_looking_at_everything_writes_nothing_into_any_store() {
+fn looking_at_everything_writes_nothing_into_any_store() {
     let store = TestStore::empty();
     for agent in AGENTS {
         record(&store, agent, "/w/p", "x");

@@ -11,17 +11,24 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 
-use super::database;
 use super::discover::{Memory, is_same};
-use super::layout::{ARCHIVED, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
+use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
+use super::lineage::Lineage;
 use super::records::{Fields, Line, Mode};
-use super::{heads, writer};
+use super::{archive, database, first_format, heads, writer};
+use crate::agents::Companion;
+use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
     Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
 };
 use crate::transcript::{self, StoreDir};
 
+/// The source of a thread that a user started.
+const USERS: &str = "cli";
+/// What the first line, and the row, of a sub-agent's thread have and a user's have not.
+const OF_SUBAGENTS: [&str; 5] =
+    ["parent_thread_id", "thread_source", "agent_nickname", "agent_role", "agent_path"];
 /// Longest first line, bytes.
 const LONGEST_FIRST: u64 = 64 << 20;
 
@@ -32,11 +39,10 @@ const LONGEST_FIRST: u64 = 64 << 20;
 /// Why that fork is refused.
 pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&Path>) -> Result<ForkPlan> {
     let turn = history.turn(n)?;
-    not_a_subagent(session)?;
     let last = n as usize + 1 == history.turns.len();
     if last
         && turn.detail == Some(TurnDetail::Open)
-        && writer::writer(&session.key.root, &session.id).is_some()
+        && writer::writer(&session.key.root, &session.id, &Running::default()).is_some()
     {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
@@ -45,6 +51,18 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     let now = Timestamp::now();
     let id = uuid::Uuid::now_v7().to_string();
     let file = place(now, &id);
+    let made = |parts, row| Plan {
+        made: NewFiles::Beside { files: vec![(file.clone(), Content::Parts(parts))], row },
+        entry: None,
+        locks: Vec::new(),
+        based_on: history.files.clone(),
+        promise: Promise { session: file.clone(), id: id.clone(), transcript: file.clone(), turns: n + 1 },
+    };
+    if mode(&store, current(session)?)? == Mode::First {
+        let content = of_first_format(session, history, point, &id, project, now)?;
+        // No client knows the source, so no row is there to copy; it makes one when it finds the file.
+        return Ok(made(vec![Part::Bytes(content)], None));
+    }
     let first = first_line(&store, current(session)?)?;
     let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
     let mut payload =
@@ -56,6 +74,13 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     payload.set("timestamp", time.clone());
     payload.remove("history_base");
     payload.remove("forked_from_ordinal_exclusive");
+    if session.subagent.is_some() {
+        // A user's thread from now on: the client lists no others, and goes on with a sub-agent in its parent.
+        payload.set("source", text(USERS));
+        for field in OF_SUBAGENTS {
+            payload.remove(field);
+        }
+    }
     line.set("timestamp", time);
     if let Some(project) = project {
         payload.set("cwd", text(&project.to_string_lossy()));
@@ -89,13 +114,49 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         }
         row_made = Some(row_change(&id, None, row));
     }
-    Ok(Plan {
-        made: NewFiles::Beside { files: vec![(file.clone(), Content::Parts(parts))], row: row_made },
-        entry: None,
-        locks: Vec::new(),
-        based_on: history.files.clone(),
-        promise: Promise { session: file.clone(), id, transcript: file, turns: n + 1 },
-    })
+    Ok(made(parts, row_made))
+}
+
+/// What is kept of a rollout of the first format, as a rollout of today's form.
+fn of_first_format(
+    session: &Session,
+    history: &History,
+    point: &CutPoint,
+    id: &str,
+    project: Option<&Path>,
+    now: Timestamp,
+) -> Result<Vec<u8>> {
+    let kept = point.kept.last().ok_or_else(|| changed(session))?;
+    let bytes = transcript::read_range(&session.key.root, &kept.source, 0..kept.bytes)?;
+    let cwd = project.or(session.project()).map(|path| path.to_string_lossy().into_owned());
+    let meta = serde_json::json!({
+        "id": id, "session_id": id, "forked_from_id": session.id, "timestamp": rfc3339(now),
+        // The format does not tell; the client needs one.
+        "cwd": cwd.unwrap_or_else(|| "/".into()),
+        "originator": "turnfs", "cli_version": env!("CARGO_PKG_VERSION"), "source": "cli",
+        "history_mode": Mode::Legacy.name(),
+    });
+    first_format::in_todays_form(&bytes, &history.turns, meta, now).ok_or_else(|| changed(session))
+}
+
+/// The thread index, the names, and the files of other threads that these go on from.
+///
+/// # Errors
+/// What prevents reading them.
+pub fn companions(session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+    let store = open(session)?;
+    let mut found = database::companions(&store)?;
+    let mut files = vec![PathBuf::from(NAMES)];
+    for rollout in history_files.iter().filter_map(|file| Rollout::named(file)) {
+        for segment in Lineage::of(&store, rollout)?.segments {
+            let file = segment.rollout.file.to_path_buf();
+            if !history_files.contains(&file) && !files.contains(&file) {
+                files.push(file);
+            }
+        }
+    }
+    found.extend(Companion::of(&store, files)?);
+    Ok(found)
 }
 
 /// Which undos are refused although the history has their cut points.
@@ -109,14 +170,14 @@ pub fn undo_refusals(
 ) -> Result<Vec<Result<()>>> {
     not_a_subagent(session)?;
     let current = current(session)?;
-    if current.starts_with(ARCHIVED) {
-        let what = "this thread is archived, and Codex does not resume archived threads; run `codex unarchive` \
-                    first, or use `fork`";
-        return Err(Refusal::CannotCut { what: what.into() });
-    }
+    let index = memory.lock().index(&open(session)?)?;
+    archive::refuse(session, index.rows.get(&session.id), current)?;
     if transcript::is_packed(current) {
         let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
         return Err(Refusal::CannotCut { what: what.into() });
+    }
+    if session.history_mode.as_deref() == Some(Mode::First.name()) {
+        return Err(Refusal::CannotCut { what: first_format::NOT_RESUMED.into() });
     }
     // A revert takes nothing from anybody; a legacy thread loses what stands behind the cut.
     if session.history_mode.as_deref() != Some(Mode::Legacy.name()) {
@@ -166,6 +227,7 @@ pub fn plan_undo(
             Changes { steps: vec![kept], row: None }
         }
         Mode::Paginated => revert(&store, session, current, at, n == 0)?,
+        Mode::First => return Err(Refusal::CannotCut { what: first_format::NOT_RESUMED.into() }),
         Mode::Unknown(mode) => {
             return Err(Refusal::Unsupported { what: format!("the history mode {mode:?} of Codex") });
         }
@@ -270,6 +332,12 @@ fn forked_row(
         "attached_thread_parent_id",
     ] {
         row.set(column, SqlValue::Null);
+    }
+    if session.subagent.is_some() {
+        row.set("source", SqlValue::Text(USERS.to_owned()));
+        for column in OF_SUBAGENTS {
+            row.set(column, SqlValue::Null);
+        }
     }
     // The client hides threads without a preview; its own forks have none before their first turn.
     let prompt = session
@@ -403,7 +471,10 @@ fn mode(store: &StoreDir, file: &Path) -> Result<Mode> {
 fn not_a_subagent(session: &Session) -> Result<()> {
     match session.subagent {
         None => Ok(()),
-        Some(_) => Err(Refusal::CannotCut { what: "a sub-agent's session is cut with its parent's".into() }),
+        Some(_) => Err(Refusal::CannotCut {
+            what: "a sub-agent's session is cut with its parent's; `fork` makes a session of its own of it"
+                .into(),
+        }),
     }
 }
 

@@ -4,15 +4,18 @@
 //! checkpoint. So the store's database is never opened where a WAL or a rollback journal is beside it: the
 //! files are copied to a private temporary directory and read there. Without them the file is read as
 //! immutable, in place. Either way the stamps before and after must agree, else it is read again; no lock
-//! is waited for, so another program's lock costs nothing.
+//! is waited for, so another program's lock costs nothing. Where the database is a link, its other files are beside
+//! what it leads to, as SQLite has it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
 use super::layout::STATE_DB;
+use crate::agents::Companion;
 use crate::session::{AgentKind, Damage, DamageClass, FileHash, Refusal, Result, Row as WholeRow, SqlValue};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Stamp, StoreDir};
@@ -31,6 +34,10 @@ pub struct Row {
     pub title: Option<String>,
     pub name: Option<String>,
     pub model: Option<String>,
+    /// When the client last went on with the thread.
+    pub updated: Option<Timestamp>,
+    /// `None` where the index has no such column.
+    pub archived: Option<bool>,
 }
 
 /// The index at one moment.
@@ -41,12 +48,47 @@ pub struct Index {
     pub problem: Option<Damage>,
 }
 
+impl Index {
+    /// One that cannot be read: the files alone are enough for a list.
+    pub fn unread(why: &Refusal) -> Index {
+        Index { rows: HashMap::new(), problem: Some(Damage::unread(STATE_DB, why)) }
+    }
+}
+
 /// The facts of the database's files: equal facts, equal content.
 pub type Stamps = [Option<Stamp>; 3];
 
-/// The database with its `-wal` and its `-journal`.
-fn files() -> [PathBuf; 3] {
-    ["", "-wal", "-journal"].map(|suffix| PathBuf::from(format!("{STATE_DB}{suffix}")))
+/// The database's files: the directory that really holds them, and their names there.
+struct Place<'a> {
+    store: &'a StoreDir,
+    /// Where the database is a link.
+    behind: Option<StoreDir>,
+    /// The database, its `-wal` and its `-journal`.
+    files: [PathBuf; 3],
+}
+
+impl Place<'_> {
+    fn of(store: &StoreDir) -> Result<Place<'_>> {
+        let link = Path::new(STATE_DB);
+        let behind = if store.is_link(link) { store.behind_links(link)? } else { None };
+        let (behind, db) = behind.map_or((None, STATE_DB.into()), |(dir, name)| (Some(dir), name));
+        let files = ["", "-wal", "-journal"].map(|suffix| {
+            let mut name = db.clone().into_os_string();
+            name.push(suffix);
+            PathBuf::from(name)
+        });
+        Ok(Place { store, behind, files })
+    }
+
+    fn dir(&self) -> &StoreDir {
+        self.behind.as_ref().unwrap_or(self.store)
+    }
+
+    fn stamps(&self) -> Result<Stamps> {
+        let [db, wal, journal] = &self.files;
+        let dir = self.dir();
+        Ok([dir.stat(db)?, dir.stat(wal)?, dir.stat(journal)?])
+    }
 }
 
 /// Facts of the database's files now.
@@ -54,8 +96,7 @@ fn files() -> [PathBuf; 3] {
 /// # Errors
 /// What prevents looking.
 pub fn stamps(store: &StoreDir) -> Result<Stamps> {
-    let [db, wal, journal] = files();
-    Ok([store.stat(&db)?, store.stat(&wal)?, store.stat(&journal)?])
+    Place::of(store)?.stamps()
 }
 
 /// Hash of the bytes of the database's files now.
@@ -64,8 +105,9 @@ pub fn stamps(store: &StoreDir) -> Result<Stamps> {
 /// What prevents reading them.
 pub fn hash(store: &StoreDir) -> Result<FileHash> {
     let mut all = Vec::new();
-    for file in files() {
-        let (len, hash) = transcript::hash_in(store, &file)?;
+    let place = Place::of(store)?;
+    for file in &place.files {
+        let (len, hash) = transcript::hash_in(place.dir(), file)?;
         count_bytes(AgentKind::Codex, ReadKind::Index, len.unwrap_or(0));
         all.extend_from_slice(&len.unwrap_or(u64::MAX).to_le_bytes());
         all.extend_from_slice(&hash.0.to_le_bytes());
@@ -76,7 +118,10 @@ pub fn hash(store: &StoreDir) -> Result<FileHash> {
 /// Reads the index. What prevents that is a problem to show, never an error: files alone are enough.
 pub fn read(store: &StoreDir) -> Index {
     for _ in 0..ATTEMPTS {
-        let Ok(before) = stamps(store) else { break };
+        let before = match stamps(store) {
+            Ok(before) => before,
+            Err(refusal) => return Index::unread(&refusal),
+        };
         let Some(db) = before[0] else { return Index::default() };
         let len = before.iter().flatten().map(|stamp| stamp.len).sum::<u64>();
         if len > LARGEST {
@@ -84,6 +129,11 @@ pub fn read(store: &StoreDir) -> Index {
         }
         if db.len == 0 {
             return unusable("is empty".into());
+        }
+        if let Err(refusal) = Place::of(store).and_then(|place| place.dir().file(&place.files[0]))
+            && refusal.is_unreadable()
+        {
+            return Index::unread(&refusal);
         }
         count_bytes(AgentKind::Codex, ReadKind::Index, len);
         let result = rows(store, &before);
@@ -110,17 +160,30 @@ pub fn whole_row(store: &StoreDir, thread: &str) -> Result<Option<WholeRow>> {
         let result = with(store, &before, |db| one_row(db, thread));
         if stamps(store)? == before {
             return result.map_err(|error| Refusal::Damaged {
-                damage: Damage {
-                    file: STATE_DB.into(),
-                    line: 1,
-                    byte: 0,
-                    class: DamageClass::Sidecar,
-                    message: format!("the thread index cannot be read ({error}), and this cut needs it"),
-                },
+                damage: Damage::of_whole(
+                    STATE_DB,
+                    DamageClass::Sidecar,
+                    format!("the thread index cannot be read ({error}), and this cut needs it"),
+                ),
             });
         }
     }
     Err(Refusal::StoreLocked { what: STATE_DB.into() })
+}
+
+/// The database's files, under their names in the store's root wherever they really are.
+///
+/// # Errors
+/// What prevents reading them.
+pub fn companions(store: &StoreDir) -> Result<Vec<Companion>> {
+    let place = Place::of(store)?;
+    let mut found = Vec::new();
+    for (file, suffix) in place.files.iter().zip(["", "-wal", "-journal"]) {
+        if let Some(content) = place.dir().file(file)? {
+            found.push(Companion { file: format!("{STATE_DB}{suffix}").into(), content });
+        }
+    }
+    Ok(found)
 }
 
 fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable> {
@@ -137,7 +200,7 @@ fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable
             ValueRef::Null => SqlValue::Null,
             ValueRef::Integer(value) => SqlValue::Integer(value),
             ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
-            ValueRef::Text(text) => SqlValue::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Text(text) => SqlValue::text(text),
             ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
         };
         columns.push((name, value));
@@ -149,7 +212,7 @@ fn unusable(what: String) -> Index {
     let message = format!(
         "the thread index {what}; the sessions are listed from their files alone (Codex makes the index anew if it is moved aside)"
     );
-    let problem = Damage { file: STATE_DB.into(), line: 1, byte: 0, class: DamageClass::Sidecar, message };
+    let problem = Damage::of_whole(STATE_DB, DamageClass::Sidecar, message);
     Index { rows: HashMap::new(), problem: Some(problem) }
 }
 
@@ -178,19 +241,27 @@ fn with<T>(
     ask: impl FnOnce(&Connection) -> Result<T, Unreadable>,
 ) -> Result<T, Unreadable> {
     let beside = stamps[1..].iter().flatten().any(|stamp| stamp.len > 0);
+    let place = Place::of(store)?;
+    let (store, files) = (place.dir(), &place.files);
     if !beside {
-        let path = store.path().join(STATE_DB);
-        return ask(&open(&path, "mode=ro&immutable=1")?);
+        let (path, before) = (store.real_path(&files[0]), store.stat(&files[0])?);
+        let db = open(&path, "mode=ro&immutable=1")?;
+        let answer = ask(&db)?;
+        // SQLite opens by path: it must be what was looked at.
+        return match store.stat(&files[0])? == before {
+            true => Ok(answer),
+            false => Err(Unreadable::Store(Refusal::Changed { what: STATE_DB.into() })),
+        };
     }
     let private = tempfile::Builder::new().prefix("turnfs-").tempdir()?;
-    for (file, stat) in files().iter().zip(stamps) {
+    for (file, stat) in files.iter().zip(stamps) {
         if stat.is_some()
             && let Some(mut from) = store.file(file)?
         {
             std::io::copy(&mut from, &mut std::fs::File::create_new(private.path().join(file))?)?;
         }
     }
-    ask(&open(&private.path().join(STATE_DB), "mode=rw")?)
+    ask(&open(&private.path().join(&files[0]), "mode=rw")?)
 }
 
 /// Opens a database file with these URI parameters.
@@ -211,7 +282,9 @@ fn open(path: &Path, parameters: &str) -> Result<Connection, rusqlite::Error> {
         true => OpenFlags::SQLITE_OPEN_READ_ONLY,
         false => OpenFlags::SQLITE_OPEN_READ_WRITE,
     };
-    Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    let always =
+        OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    Connection::open_with_flags(uri, flags | always)
 }
 
 /// All rows. A column that an older or newer client does not have is taken as empty; columns that are not
@@ -229,11 +302,14 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
     }
     let column = |name: &'static str| if has(name) { name } else { "NULL" };
     let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {}, {} FROM threads",
+        "SELECT id, rollout_path, {}, {}, {}, {}, {}, {}, {} FROM threads",
         column("title"),
         column("name"),
         column("model"),
-        column("cwd")
+        column("cwd"),
+        column("updated_at_ms"),
+        column("updated_at"),
+        column("archived")
     );
     let mut statement = db.prepare(&sql)?;
     let mut found = statement.query([])?;
@@ -246,7 +322,14 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
         if let (Some(id), Some(rollout_path)) = (text(0), text(1)) {
             let filled = |at: usize| text(at).filter(|text| !text.is_empty());
             let (title, name, model, cwd) = (filled(2), filled(3), filled(4), filled(5));
-            rows.insert(id, Row { rollout_path, cwd, title, name, model });
+            let number = |at: usize| row.get::<_, Option<i64>>(at).ok().flatten();
+            let updated = number(6).and_then(|ms| Timestamp::from_millisecond(ms).ok());
+            let updated = updated.or_else(|| Timestamp::from_second(number(7)?).ok());
+            let archived = match row.get_ref(8) {
+                Ok(ValueRef::Integer(archived)) => Some(archived != 0),
+                _ => None,
+            };
+            rows.insert(id, Row { rollout_path, cwd, title, name, model, updated, archived });
         }
     }
     Ok(rows)

@@ -9,19 +9,26 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::archive::is_archived;
 use super::database::{self, Index, Row, Stamps};
 use super::heads::{Head, Heads, NoMeta};
-use super::layout::{Folders, NAMES, Rollout};
+use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
+use super::tails::Tails;
+use super::titles;
 use crate::agents::Discovery;
-use crate::session::{AgentKind, FileHash, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Stamp, StoreDir};
+use crate::transcript::{self, Line, Stamp, StoreDir, scan};
+
+/// Longest `session_index.jsonl` that is read, bytes: a line a rename.
+const LONGEST_NAMES: u64 = 256 << 20;
 
 /// What is remembered of one store.
 #[derive(Default)]
 pub struct Memory {
     pub heads: Heads,
+    tails: Tails,
     folders: Option<Folders>,
     index: Option<KnownIndex>,
     names: Option<KnownNames>,
@@ -58,6 +65,8 @@ struct Known {
     rollout: Rollout,
     stamp: Stamp,
     head: Arc<Head>,
+    /// When its client last wrote to it, where the file or the thread index tells.
+    active: Option<Timestamp>,
 }
 
 /// A thread whose history goes on from within another one's file.
@@ -104,13 +113,19 @@ impl Memory {
         {
             return Ok(known.names.clone());
         }
-        let mut content = Vec::new();
-        if let Some(mut opened) = store.file(file)? {
-            std::io::Read::read_to_end(&mut opened, &mut content)
-                .map_err(|error| Refusal::io("cannot read", &store.path().join(file), error))?;
+        let mut names = HashMap::new();
+        // Of a file that no client wrote, nothing is worth waiting for.
+        let opened = if stamp.len <= LONGEST_NAMES { store.file(file)? } else { None };
+        if let Some(opened) = opened {
+            let path = store.path().join(file);
+            let each = |names: &mut HashMap<String, String>, line: Line<'_>| {
+                names.extend(records::names(line.bytes));
+            };
+            let (found, scanned) = scan(&opened, &path, HashMap::new, each)?;
+            count_bytes(AgentKind::Codex, ReadKind::Index, scanned.len);
+            names = found;
         }
-        count_bytes(AgentKind::Codex, ReadKind::Index, content.len() as u64);
-        let names = Arc::new(records::names(&content));
+        let names = Arc::new(names);
         self.names = Some(KnownNames { stamp, read_at, names: names.clone() });
         Ok(names)
     }
@@ -119,7 +134,8 @@ impl Memory {
     fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
         let mut known: HashMap<String, Known> = HashMap::new();
         // Not from memory: on some file systems a folder's facts prove nothing.
-        let rollouts = self.folders.insert(Folders::list(store)?).rollouts.clone();
+        let rollouts = self.folders.insert(Folders::list(store)).rollouts.clone();
+        let index = self.index(store)?;
         for (id, rollout) in rollouts {
             // A file that went away between the listing and now is not listed.
             let Ok(Some(stamp)) = store.stat(&rollout.file) else { continue };
@@ -128,30 +144,81 @@ impl Memory {
                 Err(Refusal::NotFound { .. }) => continue,
                 Err(_) => Arc::new(Head::without(NoMeta::Unread)),
             };
-            known.insert(id, Known { rollout, stamp, head });
+            if let Some(last) = head.ending {
+                self.tails.know(&rollout.file, &stamp, last);
+            }
+            let active = self.active(store, &index, &rollout, &stamp, &head);
+            known.insert(id, Known { rollout, stamp, head, active });
         }
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
         self.heads.keep_only(|file| files.contains(file));
+        self.tails.keep_only(|file| files.contains(file));
         Ok(known)
     }
 
-    /// Whether a thread still has the current file and the title that an earlier look saw. For file systems on
+    /// When a file's client last wrote to it: its last record's time, or its first line's where it is a fork of
+    /// older records. A compressed file is not unpacked where the thread index tells.
+    fn active(
+        &mut self,
+        store: &StoreDir,
+        index: &Index,
+        rollout: &Rollout,
+        stamp: &Stamp,
+        head: &Head,
+    ) -> Option<Timestamp> {
+        let began = head.meta.as_ref().ok().and_then(|meta| meta.created());
+        let row = || index.rows.get(&rollout.thread).and_then(|row| row.updated);
+        let told = if rollout.compressed() { row() } else { None };
+        let last = told.or_else(|| self.tails.last(store, &rollout.file, stamp));
+        began.max(last).or_else(row)
+    }
+
+    /// The session's last activity as it is now; `None` if a file of it is gone.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    pub fn updated(&mut self, store: &StoreDir, session: &Session) -> Result<Option<Timestamp>> {
+        let index = self.index(store)?;
+        let (mut active, mut modified) = (None, None);
+        for file in &session.files {
+            let (Some(rollout), Some(stamp)) = (Rollout::named(file), store.stat(file)?) else {
+                return Ok(None);
+            };
+            // When the file began is a fact that never changes: its head need not be read again for that.
+            let head = match self.heads.last(file) {
+                Some(head) => head,
+                None => {
+                    let head = self.heads.head(store, &rollout, &stamp);
+                    head.unwrap_or_else(|_| Arc::new(Head::without(NoMeta::Unread)))
+                }
+            };
+            active = active.max(self.active(store, &index, &rollout, &stamp, &head));
+            modified = modified.max(Some(stamp.modified()));
+        }
+        Ok(active.or(modified))
+    }
+
+    /// Whether a thread still has the current file, the name, the title and the place in the archive that an earlier
+    /// look saw. For file systems on
     /// which facts of folders prove something.
     ///
     /// # Errors
     /// What prevents looking.
     pub fn is_current(&mut self, store: &StoreDir, session: &Session) -> Result<bool> {
         let Some(file) = session.files.first() else { return Ok(false) };
-        let (index, names) = (self.index(store)?, self.names(store)?);
+        let (index, names) = (self.index(store)?, self.names(store).unwrap_or_default());
         let row = index.rows.get(&session.id);
-        if title(&session.id, row, &names) != session.title {
+        let called = (name(&session.id, row, &names), title(&session.id, row, &names));
+        if called != (session.name.clone(), session.title.clone())
+            || Some(is_archived(row, file)) != session.archived
+        {
             return Ok(false);
         }
         if row.is_some_and(|row| is_same(Path::new(&row.rollout_path), file)) {
             return Ok(true);
         }
         let known = self.folders.take().filter(|folders| folders.still_hold(store));
-        let folders = self.folders.insert(known.map_or_else(|| Folders::list(store), Ok)?);
+        let folders = self.folders.insert(known.unwrap_or_else(|| Folders::list(store)));
         let mut own: Vec<_> =
             folders.rollouts.values().filter(|rollout| rollout.thread == session.id).collect();
         own.sort_by_key(|rollout| rollout.age());
@@ -180,12 +247,22 @@ impl Memory {
         let mut found = Threads { top: Discovery::default(), subagents: HashMap::new() };
         let Some(store) = StoreDir::open(root)? else { return Ok(found) };
         let known = self.known(&store)?;
-        let index = self.index(&store)?;
-        let names = self.names(&store)?;
+        let index = self.index(&store).unwrap_or_else(|why| Arc::new(Index::unread(&why)));
+        let names = self.names(&store).unwrap_or_else(|why| {
+            found.top.problems.push(Damage::unread(NAMES, &why));
+            Arc::default()
+        });
         found.top.problems.extend(index.problem.clone());
         found.top.directories.push(PathBuf::new());
         let folders = self.folders.iter().flat_map(Folders::listed);
         found.top.directories.extend(folders.map(Path::to_owned));
+        if let Some(folders) = &self.folders {
+            found.top.problems.extend(folders.problems.iter().cloned());
+            found.top.links.clone_from(&folders.links);
+            found.top.unheard.clone_from(&folders.linked_files);
+        }
+        let shared = [STATE_DB, NAMES].into_iter().map(Path::new);
+        found.top.unheard.extend(shared.filter(|file| store.is_link(file)).map(Path::to_owned));
         let mut threads: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
         for one in known.values() {
             threads.entry(&one.rollout.thread).or_default().push(one);
@@ -279,18 +356,22 @@ fn session(
     others.extend(unused.map(|known| known.rollout.file.to_path_buf()));
     let row = index.rows.get(id);
     let meta = current.head.meta.as_ref();
-    let updated = mine.iter().map(|known| known.stamp.modified()).max().unwrap_or(current.stamp.modified());
+    let modified = || mine.iter().map(|known| known.stamp.modified()).max();
+    let active = mine.iter().filter_map(|known| known.active).max();
+    let updated = active.or_else(modified).unwrap_or_else(|| current.stamp.modified());
     let parent = meta.ok().and_then(|meta| meta.spawned_by()).map(str::to_owned);
     let session = Session {
         key: SessionKey { agent: AgentKind::Codex, root: root.clone(), path: first.rollout.file.clone() },
         id: id.to_owned(),
         place: place(&current.head, row),
+        name: name(id, row, names),
         title: title(id, row, names),
         first_prompt: first_prompt(first, all),
         created: created(first),
         updated,
         model: row.and_then(|row| row.model.clone()).or_else(|| current.head.model.clone()),
         history_mode: meta.ok().map(|meta| meta.mode().name().to_owned()),
+        archived: Some(is_archived(row, &current.rollout.file)),
         forked_from: meta.ok().and_then(|meta| meta.forked_from_id.clone()),
         files: mine.iter().map(|known| known.rollout.file.to_path_buf()).collect(),
         sidecars: others,
@@ -299,10 +380,15 @@ fn session(
     Some((session, parent))
 }
 
-/// The name that a user gave a thread, else the title that the client made.
+/// The name that a user gave a thread, as far as the store's indexes know it; its file may tell one, too.
+fn name(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<String> {
+    row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned())
+}
+
+/// Its name, else the title that the client made.
 fn title(id: &str, row: Option<&Row>, names: &HashMap<String, String>) -> Option<String> {
-    let name = row.and_then(|row| row.name.clone()).or_else(|| names.get(id).cloned());
-    name.or_else(|| row.and_then(|row| row.title.clone()))
+    let made = || row?.title.as_deref().map(|title| titles::request(title).to_owned());
+    name(id, row, names).or_else(made)
 }
 
 /// The files that a history is made of, newest first, as far as they are there.
@@ -350,6 +436,7 @@ fn place(head: &Head, row: Option<&Row>) -> Place {
         (Err(_), Some(path)) => Place::recorded(path),
         (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
         (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
+        (Err(NoMeta::Pointer(_)), None) => unplaced("its content was never fetched, so it names no project"),
         (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
     }
 }

@@ -6,10 +6,16 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::items::Reader;
+use jiff::Timestamp;
+
+use super::first_format;
 use super::layout::Rollout;
-use super::records::{Line, Meta, TurnContext};
-use crate::session::{AgentKind, DamageClass, Item, Refusal, Result, Turn};
+use super::line::{self as lines, Content};
+use super::records::{Body, Line, Meta, TurnContext};
+use super::tails;
+use super::titles;
+use super::voice::{self, Author};
+use crate::session::{AgentKind, DamageClass, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Stamp, StoreDir, plain_stream};
 
@@ -26,6 +32,14 @@ pub struct Head {
     pub meta: Result<Meta, NoMeta>,
     pub first_prompt: Option<String>,
     pub model: Option<String>,
+    /// The time of the file's last record, as [`super::tails`] tells it, where the whole file was read for its head.
+    pub ending: Option<Option<Timestamp>>,
+    /// The first message that is the user's if only marks tell, for files in which no record does.
+    by_marks: Option<String>,
+    /// The model said something.
+    answered: bool,
+    /// Records tell whose words are whose.
+    heard: bool,
 }
 
 /// A first line that is not `session_meta`.
@@ -36,6 +50,39 @@ pub enum NoMeta {
     /// It could not be read.
     Unread,
     Damaged(DamageClass),
+    Pointer(Pointer),
+}
+
+/// What stands where another store keeps a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointer {
+    GitLfs,
+    GitAnnex,
+}
+
+impl Pointer {
+    /// The one that a file with this beginning is.
+    pub fn of(start: &[u8]) -> Option<Pointer> {
+        const LFS: [&[u8]; 2] = [b"version https://git-lfs.", b"version https://hawser."];
+        if LFS.iter().any(|mark| start.starts_with(mark)) {
+            return Some(Pointer::GitLfs);
+        }
+        start.starts_with(b"/annex/objects/").then_some(Pointer::GitAnnex)
+    }
+
+    /// What it is, and what to do, as the rest of a sentence.
+    pub fn says(self) -> &'static str {
+        match self {
+            Pointer::GitLfs => {
+                "a pointer of git-lfs: this is no rollout, its content was never fetched; run `git lfs pull` in the \
+                 repository that holds the store"
+            }
+            Pointer::GitAnnex => {
+                "a pointer of git-annex: this is no rollout, its content was never fetched; run `git annex get` in the \
+                 repository that holds the store"
+            }
+        }
+    }
 }
 
 /// The heads of a store's files, by name.
@@ -72,6 +119,11 @@ impl Heads {
         Ok(head)
     }
 
+    /// The head of a file as it was when it was last read, whatever became of the file since.
+    pub fn last(&self, file: &Path) -> Option<Arc<Head>> {
+        self.known.get(file).map(|known| known.head.clone())
+    }
+
     /// Forgets files that are gone.
     pub fn keep_only(&mut self, there: impl Fn(&Path) -> bool) {
         self.known.retain(|file, _| there(file));
@@ -83,11 +135,24 @@ impl Heads {
 /// # Errors
 /// What prevents reading.
 pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
+    let mut ending = None;
+    let head = read_noting(store, file, &mut ending)?;
+    Ok(Head { ending, ..head })
+}
+
+/// `ending`: as [`Head::ending`].
+fn read_noting(store: &StoreDir, file: &Path, ending: &mut Option<Option<Timestamp>>) -> Result<Head> {
     let path = store.path().join(file);
     let cannot = |error| Refusal::io("cannot read", &path, error);
     let Some(opened) = store.file(file)? else {
         return Err(Refusal::NotFound { what: path.display().to_string() });
     };
+    // A pointer takes the place of a packed file, too.
+    let mut start = [0; 64];
+    let got = std::os::unix::fs::FileExt::read_at(&opened, &mut start, 0).map_err(cannot)?;
+    if let Some(pointer) = Pointer::of(&start[..got]) {
+        return Ok(Head::without(NoMeta::Pointer(pointer)));
+    }
     let mut stream = match plain_stream(opened, file) {
         Ok(stream) => stream,
         Err(_) => return Ok(Head::without(NoMeta::Damaged(DamageClass::FirstRecord))),
@@ -103,6 +168,9 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
             Err(_) => 0,
         };
         count_bytes(AgentKind::Codex, ReadKind::Transcript, got as u64);
+        if bytes.len() == got && got < CHUNK {
+            *ending = Some(tails::of_whole(&bytes));
+        }
         while let Some(newline) = memchr::memchr(b'\n', &bytes[searched..]) {
             let end = searched + newline;
             let line = &bytes[start..end];
@@ -124,14 +192,30 @@ pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
         searched = bytes.len();
         let limit = if head.is_some() { LONGEST } else { LONGEST_FIRST };
         if got == 0 || bytes.len() > limit {
-            return Ok(head.unwrap_or_else(|| Head::of_first(&bytes[start..])));
+            return Ok(head.map_or_else(|| Head::of_first(&bytes[start..]), Head::whole));
         }
     }
 }
 
 impl Head {
     pub fn without(what: NoMeta) -> Head {
-        Head { meta: Err(what), first_prompt: None, model: None }
+        Head {
+            meta: Err(what),
+            first_prompt: None,
+            model: None,
+            by_marks: None,
+            answered: false,
+            heard: false,
+            ending: None,
+        }
+    }
+
+    /// What kind of pointer the file is, if it is one.
+    pub fn pointer(&self) -> Option<Pointer> {
+        match self.meta {
+            Err(NoMeta::Pointer(pointer)) => Some(pointer),
+            _ => None,
+        }
     }
 
     fn of_first(line: &[u8]) -> Head {
@@ -141,29 +225,55 @@ impl Head {
         if line.starts_with(b"\xEF\xBB\xBF") {
             return Head::without(NoMeta::Damaged(DamageClass::Bom));
         }
-        match meta(line) {
-            Some(meta) => Head { meta: Ok(meta), first_prompt: None, model: None },
+        match meta(line).or_else(|| first_format::meta(line)) {
+            Some(meta) => Head { meta: Ok(meta), ..Head::without(NoMeta::Empty) },
             None => Head::without(NoMeta::Damaged(DamageClass::FirstRecord)),
         }
     }
 
     fn add(&mut self, line: &[u8]) {
-        let Some(line) = Line::parse(line) else { return };
-        if line.kind == "turn_context" && self.model.is_none() {
-            self.model =
-                line.payload::<TurnContext<'_>>().and_then(|context| Some(context.model?.into_owned()));
-        }
-        let mut reader = Reader::default();
-        let mut found = None;
-        let mut sink = |_, item: Item<'_>| {
-            if let Item::User { text } = item {
-                found.get_or_insert_with(|| text.chars().take(Turn::PROMPT_CHARS).collect::<String>());
+        lines::read(line, |content| {
+            let Some(Content { body, .. }) = content else { return };
+            match body {
+                Body::Context(TurnContext { model: Some(model) }) if self.model.is_none() => {
+                    self.model = Some(model.clone().into_owned());
+                }
+                Body::Event(event, item) => {
+                    self.heard |= voice::tells_words(event);
+                    self.first_prompt = voice::said(event, item.as_ref()).map(|text| shortened(&text));
+                }
+                Body::Response(response) if voice::may_be_users(response) => {
+                    let users = voice::is_users_by_marks(response);
+                    let text = users.then(|| shortened(&voice::own_text(response)));
+                    if voice::author(response) == Author::User {
+                        self.first_prompt = text;
+                    } else if self.by_marks.is_none() {
+                        self.by_marks = text;
+                    }
+                    if let Ok(meta) = &mut self.meta
+                        && meta.first_format
+                    {
+                        meta.cwd = meta.cwd.take().or_else(|| first_format::project(response));
+                        self.first_prompt = self.by_marks.take();
+                    }
+                }
+                Body::Response(response) => self.answered |= voice::author(response) == Author::Assistant,
+                _ => {}
             }
-        };
-        reader.line(&line, &mut sink);
-        reader.finish(&mut sink);
-        self.first_prompt = found;
+        });
     }
+
+    /// Nothing more is read: where no record tells the user's words, marks must.
+    fn whole(mut self) -> Head {
+        if self.answered && !self.heard {
+            self.first_prompt = self.first_prompt.take().or(self.by_marks.take());
+        }
+        self
+    }
+}
+
+fn shortened(text: &str) -> String {
+    titles::request(text).chars().take(Turn::PROMPT_CHARS).collect()
 }
 
 /// The first line of a rollout; `None` if it is anything else.

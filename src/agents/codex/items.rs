@@ -5,25 +5,24 @@
 //! stands in both is shown once, so that both history modes give the same text.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use jiff::Timestamp;
-use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::records::{
-    Compacted, CompletedItem, Event, Line, Part, Response, Voice, readable, string_or_json, text_of,
-};
+use super::calls::{Calls, repeated};
+use super::first_format;
+use super::kinds::{self, Form};
+use super::line::{At, Content};
+use super::records::{Body, CompletedItem, Event, Line, Response, readable, text_of};
+use super::voice::{self, Author, Evidence, pictures};
+use super::walk::{Rules, Told, Walk};
 use crate::session::{Item, ItemSink};
-use crate::transcript::scan_bytes;
 
 /// What kind of text stands in both families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
-    User,
     Assistant,
     Thinking,
-    Call,
 }
 
 /// Something that an event said and no response item has said yet.
@@ -35,35 +34,25 @@ struct Pending {
     text: String,
 }
 
-/// Turns the lines of one turn into items, in order.
+/// Turns the lines of one turn into items, in order; all but the messages of which [`Walk`] knows whose they are.
 #[derive(Clone, Default)]
 pub struct Reader {
-    users: u32,
     /// Told by response items, not yet repeated by an event.
     told: Vec<(Said, u128)>,
     pending: Vec<Pending>,
+    calls: Calls,
 }
 
 impl Reader {
     /// The items of the next line. What only an event says waits for [`Reader::finish`]: a later line may say it, too.
-    pub fn line(&mut self, line: &Line<'_>, sink: &mut ItemSink<'_>) {
+    pub fn line(&mut self, line: &Line<'_>, json: &str, body: &Body<'_>, sink: &mut ItemSink<'_>) {
         let time = line.time();
-        let payload = readable(line.payload.get());
-        match &*line.kind {
-            "response_item" => match serde_json::from_str::<Response<'_>>(&payload) {
-                Ok(response) => self.response(time, &response, &payload, sink),
-                Err(_) => unknown(time, &line.kind, &payload, sink),
-            },
-            "event_msg" => match serde_json::from_str::<Event<'_>>(&payload) {
-                Ok(event) => self.event(time, &event, &payload, sink),
-                Err(_) => unknown(time, &line.kind, &payload, sink),
-            },
-            "compacted" => {
-                let message = serde_json::from_str::<Compacted<'_>>(&payload).ok().and_then(|c| c.message);
-                sink(time, Item::Compaction { text: message.unwrap_or_default() });
+        match body {
+            Body::Response(response) => self.response(time, response, json, sink),
+            Body::Event(event, item) => self.event(time, event, item.as_ref(), json, sink),
+            Body::Compacted(_) | Body::Context(_) | Body::Other => {
+                self.other(time, kinds::of(kinds::LINES, &line.kind), &line.kind, json, sink);
             }
-            "session_meta" | "turn_context" | "world_state" | "token_usage_record" => {}
-            other => unknown(time, other, &payload, sink),
         }
     }
 
@@ -73,27 +62,47 @@ impl Reader {
             self.say(time, said, &text, sink);
         }
         self.told.clear();
+        self.calls.finish(sink);
     }
 
-    fn say(&mut self, time: Option<Timestamp>, said: Said, text: &str, sink: &mut ItemSink<'_>) {
+    /// What is neither a message nor a thought, in the form that its kind has.
+    fn other(
+        &mut self,
+        time: Option<Timestamp>,
+        form: Option<Form>,
+        kind: &str,
+        json: &str,
+        sink: &mut ItemSink<'_>,
+    ) {
+        let known = match form {
+            Some(Form::LeftOut) => Some(()),
+            Some(Form::Once(make)) => self.calls.heard(time, json, make),
+            Some(Form::Shown(make)) => serde_json::from_str(json).ok().map(|value| {
+                for item in make(&value) {
+                    sink(time, item);
+                }
+            }),
+            _ => None,
+        };
+        if known.is_none() {
+            unknown(time, kind, json, sink);
+        }
+    }
+
+    fn say(&self, time: Option<Timestamp>, said: Said, text: &str, sink: &mut ItemSink<'_>) {
         let text = Cow::Borrowed(text);
         sink(
             time,
             match said {
-                Said::User => {
-                    self.users += 1;
-                    if self.users == 1 { Item::User { text } } else { Item::Steer { text } }
-                }
                 Said::Assistant => Item::Assistant { text },
                 Said::Thinking => Item::Thinking { text },
-                Said::Call => Item::Notice { kind: "command".into(), text },
             },
         );
     }
 
     /// A response item says it: it is shown here, and its event is not.
     fn told(&mut self, said: Said, text: &str) {
-        let key = xxh3_128(text.as_bytes());
+        let key = key(said, text);
         match self.pending.iter().position(|pending| (pending.said, pending.key) == (said, key)) {
             Some(at) => drop(self.pending.remove(at)),
             None => self.told.push((said, key)),
@@ -102,7 +111,7 @@ impl Reader {
 
     /// An event says it: shown at the turn's end, unless a response item says the same.
     fn heard(&mut self, time: Option<Timestamp>, said: Said, identity: &str, text: &str) {
-        let key = xxh3_128(identity.as_bytes());
+        let key = key(said, identity);
         match self.told.iter().position(|told| *told == (said, key)) {
             Some(at) => drop(self.told.swap_remove(at)),
             None if text.is_empty() => {}
@@ -118,22 +127,17 @@ impl Reader {
         sink: &mut ItemSink<'_>,
     ) {
         match &*response.kind {
-            "message" => match response.voice() {
-                Voice::User => {
-                    let text = text_of(&response.content);
-                    self.told(Said::User, &text);
-                    self.say(time, Said::User, &text, sink);
-                    blobs(time, &response.content, sink);
-                }
-                Voice::Assistant => {
+            "message" => {
+                if voice::author(response) == Author::Assistant {
                     let text = text_of(&response.content);
                     self.told(Said::Assistant, &text);
+                    self.calls.message(&text);
                     self.say(time, Said::Assistant, &text, sink);
+                } else {
+                    // A command that the user ran: its event need not be shown.
+                    self.calls.report(&text_of(&response.content));
                 }
-                Voice::Told => told_by_client(time, response, sink),
-                // The client's instructions are the same in every session; `context.md` has them.
-                Voice::Injected => {}
-            },
+            }
             "reasoning" => {
                 for part in response.summary.iter().chain(&response.content) {
                     let text = part.text.as_deref().unwrap_or("");
@@ -141,21 +145,29 @@ impl Reader {
                     self.say(time, Said::Thinking, text, sink);
                 }
             }
-            _ => {
-                if let Some(id) = response.call_id.as_deref().or(response.id.as_deref()) {
-                    self.told(Said::Call, id);
+            kind => match kinds::of(kinds::RESPONSES, kind) {
+                Some(Form::Call(name, asked)) => self.calls.call(time, response, name, asked, sink),
+                Some(Form::Result) => self.calls.result(time, response, sink),
+                form => {
+                    if let Some(id) = response.call_id.as_deref().or(response.id.as_deref()) {
+                        self.calls.told(id);
+                    }
+                    self.other(time, form, kind, json, sink);
                 }
-                tool(time, response, json, sink);
-            }
+            },
         }
     }
 
-    fn event(&mut self, time: Option<Timestamp>, event: &Event<'_>, json: &str, sink: &mut ItemSink<'_>) {
+    fn event(
+        &mut self,
+        time: Option<Timestamp>,
+        event: &Event<'_>,
+        item: Option<&CompletedItem<'_>>,
+        json: &str,
+        sink: &mut ItemSink<'_>,
+    ) {
         match &*event.kind {
-            "user_message" => {
-                let text = event.message.as_deref().unwrap_or("");
-                self.heard(time, Said::User, text, text);
-            }
+            "user_message" => {}
             "agent_message" => {
                 let text = event.message.as_deref().unwrap_or("");
                 self.heard(time, Said::Assistant, text, text);
@@ -164,36 +176,11 @@ impl Reader {
                 let text = event.text.as_deref().unwrap_or("");
                 self.heard(time, Said::Thinking, text, text);
             }
-            "item_completed" => {
-                let item = event.item.map(RawValue::get).unwrap_or("null");
-                match serde_json::from_str::<CompletedItem<'_>>(item) {
-                    Ok(completed) => self.completed(time, &completed, item, sink),
-                    Err(_) => unknown(time, &event.kind, json, sink),
-                }
-            }
-            "task_complete" => {
-                if let Some(error) = event.error.filter(|_| event.failed()) {
-                    sink(time, Item::Notice { kind: "error".into(), text: error_text(error) });
-                }
-            }
-            "turn_aborted" => {
-                let text = event.reason.clone().unwrap_or_default();
-                sink(time, Item::Notice { kind: "aborted".into(), text });
-            }
-            "error" | "stream_error" | "warning" => {
-                let text = event.message.clone().unwrap_or_default();
-                sink(time, Item::Notice { kind: event.kind.clone(), text });
-            }
-            // Said by other lines, or counters.
-            "task_started"
-            | "turn_started"
-            | "turn_complete"
-            | "thread_settings_applied"
-            | "token_count"
-            | "context_compacted"
-            | "thread_rolled_back"
-            | "item_started" => {}
-            other => unknown(time, other, json, sink),
+            "item_completed" => match (item, event.item) {
+                (Some(item), Some(raw)) => self.completed(time, item, raw.get(), sink),
+                _ => unknown(time, &event.kind, json, sink),
+            },
+            kind => self.other(time, kinds::of(kinds::EVENTS, kind), kind, json, sink),
         }
     }
 
@@ -204,12 +191,8 @@ impl Reader {
         json: &str,
         sink: &mut ItemSink<'_>,
     ) {
-        let id = item.id.as_deref().unwrap_or("");
         match &*item.kind {
-            "UserMessage" => {
-                let text = text_of(&item.content);
-                self.heard(time, Said::User, &text, &text);
-            }
+            "UserMessage" => {}
             "AgentMessage" => {
                 let text = text_of(&item.content);
                 self.heard(time, Said::Assistant, &text, &text);
@@ -219,23 +202,16 @@ impl Reader {
                     self.heard(time, Said::Thinking, text, text);
                 }
             }
-            // A command of the user's own (`!ls`) has no call; one of the model's has.
-            "CommandExecution" => {
-                let command = item.command.map(RawValue::get).unwrap_or("");
-                let output = item.aggregated_output.as_deref().unwrap_or("");
-                self.heard(time, Said::Call, id, &format!("{command}\n{output}"));
-            }
-            "ContextCompaction" => {}
-            // Their calls and results are response items.
-            "CollabAgentToolCall"
-            | "FileChange"
-            | "McpToolCall"
-            | "WebSearch"
-            | "ImageView"
-            | "ImageGeneration"
-            | "DynamicToolCall" => {}
-            other => unknown(time, other, json, sink),
+            kind => self.other(time, kinds::of(kinds::ITEMS, kind), kind, json, sink),
         }
+    }
+}
+
+/// What is the same where a response item and an event say the same.
+fn key(said: Said, text: &str) -> u128 {
+    match said {
+        Said::Assistant => xxh3_128(repeated(text).as_bytes()),
+        Said::Thinking => xxh3_128(text.as_bytes()),
     }
 }
 
@@ -243,186 +219,99 @@ fn unknown(time: Option<Timestamp>, kind: &str, json: &str, sink: &mut ItemSink<
     sink(time, Item::Unknown { kind: kind.into(), json: json.into() });
 }
 
-fn told_by_client(time: Option<Timestamp>, response: &Response<'_>, sink: &mut ItemSink<'_>) {
-    let kind = response.content_kinds().and_then(|kinds| kinds.first()).map_or("client", |kind| kind);
-    // `generic.turn_aborted`, `compaction.summary`: for people to read.
-    let kind = kind.strip_prefix("generic.").unwrap_or(kind).replace(['.', '_'], " ");
-    sink(time, Item::Notice { kind: kind.into(), text: text_of(&response.content) });
-}
-
-fn blobs(time: Option<Timestamp>, parts: &[Part<'_>], sink: &mut ItemSink<'_>) {
-    for url in parts.iter().filter_map(|part| part.image_url.as_deref()) {
-        let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(','));
-        let item = match data {
-            Some((head, data)) => {
-                let media_type = head.split(';').next().unwrap_or("image");
-                let bytes = if head.ends_with("base64") {
-                    let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count();
-                    (data.len() / 4 * 3).saturating_sub(padding)
-                } else {
-                    data.len()
-                };
-                Item::Blob { media_type: media_type.into(), bytes: bytes as u64 }
-            }
-            None => Item::Notice { kind: "image".into(), text: url.into() },
-        };
-        sink(time, item);
-    }
-}
-
-/// Calls and their results.
-fn tool(time: Option<Timestamp>, response: &Response<'_>, json: &str, sink: &mut ItemSink<'_>) {
-    let id: Cow<'_, str> = response.call_id.as_deref().or(response.id.as_deref()).unwrap_or("").into();
-    let text = |raw: Option<&'_ RawValue>| raw.map(|raw| string_or_json(raw).into_owned());
-    match &*response.kind {
-        "function_call" | "custom_tool_call" | "local_shell_call" | "web_search_call"
-        | "tool_search_call" => {
-            let name = response.name.as_deref().unwrap_or(&response.kind).into();
-            let arguments = text(response.arguments.or(response.input).or(response.action));
-            sink(time, Item::ToolCall { name, id, arguments: arguments.unwrap_or_default().into() });
-        }
-        "function_call_output" | "custom_tool_call_output" | "tool_search_output" => {
-            let (output, is_error) = response.output.map_or((String::new(), false), output_of);
-            sink(time, Item::ToolResult { id, output: output.into(), is_error });
-            if let Some(Ok(parts)) =
-                response.output.map(|raw| serde_json::from_str::<Vec<Part<'_>>>(raw.get()))
-            {
-                blobs(time, &parts, sink);
-            }
-        }
-        "ghost_snapshot" => {}
-        other => unknown(time, other, json, sink),
-    }
-}
-
-/// A result is a text, a list of parts, or `{content, success}`.
-fn output_of(raw: &RawValue) -> (String, bool) {
-    #[derive(serde::Deserialize)]
-    struct Output<'a> {
-        #[serde(borrow)]
-        content: &'a RawValue,
-        #[serde(default)]
-        success: Option<bool>,
-    }
-    if let Ok(parts) = serde_json::from_str::<Vec<Part<'_>>>(raw.get()) {
-        return (text_of(&parts).into_owned(), false);
-    }
-    match serde_json::from_str::<Output<'_>>(raw.get()) {
-        Ok(output) => (string_or_json(output.content).into_owned(), output.success == Some(false)),
-        Err(_) => (string_or_json(raw).into_owned(), false),
-    }
-}
-
-fn error_text(error: &RawValue) -> Cow<'_, str> {
-    #[derive(serde::Deserialize)]
-    struct Error<'a> {
-        #[serde(borrow)]
-        message: Cow<'a, str>,
-    }
-    match serde_json::from_str::<Error<'_>>(error.get()) {
-        Ok(Error { message }) => message,
-        Err(_) => Cow::Borrowed(error.get()),
-    }
-}
-
-/// One entry of the model's history, with what the client put in.
-pub fn model_item(time: Option<Timestamp>, payload: &str, sink: &mut ItemSink<'_>) {
+/// One entry of the model's history, with what the client put in; `users`: it is a message of the user's.
+pub fn model_item(time: Option<Timestamp>, payload: &str, users: bool, sink: &mut ItemSink<'_>) {
     let json = readable(payload);
     let Ok(response) = serde_json::from_str::<Response<'_>>(&json) else {
         return unknown(time, "response_item", &json, sink);
     };
-    match (&*response.kind, response.voice()) {
-        ("message", Voice::User) => {
+    match &*response.kind {
+        "message" if users => {
             sink(time, Item::User { text: text_of(&response.content) });
-            blobs(time, &response.content, sink);
+            pictures(time, &response.content, sink);
         }
-        ("message", Voice::Assistant) => sink(time, Item::Assistant { text: text_of(&response.content) }),
-        ("message", Voice::Told) => told_by_client(time, &response, sink),
-        ("message", Voice::Injected) => {
-            let role = response.role.clone().unwrap_or_default();
-            let kind = match role.as_ref() {
-                "user" => Cow::Borrowed("context"),
-                _ => role,
-            };
-            sink(time, Item::Notice { kind, text: text_of(&response.content) });
-        }
-        ("reasoning", _) => {
+        "message" => match voice::author(&response) {
+            Author::Assistant => sink(time, Item::Assistant { text: text_of(&response.content) }),
+            _ => voice::model_notice(time, &response, sink),
+        },
+        "reasoning" => {
             for part in response.summary.iter().chain(&response.content) {
                 sink(time, Item::Thinking { text: part.text.clone().unwrap_or_default() });
             }
         }
-        _ => tool(time, &response, &json, sink),
+        _ => Reader::default().response(time, &response, &json, sink),
     }
 }
 
-/// What a line is for `thread_rolled_back`, which counts user messages, not turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    Start,
-    User,
-    RolledBack(u64),
-    Nothing,
-}
-
-impl Mark {
-    pub fn of(line: &Line<'_>) -> Mark {
-        match &*line.kind {
-            "event_msg" => match line.payload::<Event<'_>>() {
-                Some(event) if event.kind == "task_started" => Mark::Start,
-                Some(event) if event.kind == "thread_rolled_back" => {
-                    Mark::RolledBack(event.num_turns.unwrap_or(0))
-                }
-                _ => Mark::Nothing,
+/// The items of a turn, in order, out of its bytes. `paginated`: of such a file; `prompted`: the turn is known to
+/// have a prompt.
+pub fn items(span: &[u8], paginated: bool, prompted: bool, sink: &mut ItemSink<'_>) {
+    struct Place<'s> {
+        at: At<'s>,
+        record: Option<(Line<'s>, Cow<'s, str>)>,
+    }
+    impl<'s> Place<'s> {
+        fn of(number: usize, start: u64, bytes: &'s [u8]) -> Place<'s> {
+            let record = Line::parse(bytes).or_else(|| first_format::record(bytes));
+            let record = record.filter(|record| record.kind != "session_meta");
+            let record = record.map(|record| {
+                let json = readable(record.payload.get());
+                (record, json)
+            });
+            let end = start + bytes.len() as u64;
+            Place { at: At { number: number as u64 + 1, start, end, bytes }, record }
+        }
+    }
+    let mut end = 0;
+    let mut places = Vec::new();
+    for (number, bytes) in span.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        places.push(Place::of(number, end, bytes));
+        end += bytes.len() as u64;
+    }
+    let bodies: Vec<Option<Body<'_>>> = places
+        .iter()
+        .map(|place| place.record.as_ref().and_then(|(line, json)| Body::parse(&line.kind, json).ok()))
+        .collect();
+    let content = |n: usize| {
+        let (record, json) = places[n].record.as_ref()?;
+        Some(Content { record, json, body: bodies[n].as_ref()? })
+    };
+    let script_by = |evidence| {
+        let rules = Rules { evidence, paginated, measure: false };
+        Walk::script(rules, places.iter().enumerate().map(|(n, place)| (place.at, content(n))))
+    };
+    let (mut script, heard) = script_by(Evidence::Records);
+    if !heard && prompted {
+        (script, _) = script_by(Evidence::Marks);
+    }
+    let mut reader = Reader::default();
+    let mut users = 0;
+    let mut taken = script.taken.iter().peekable();
+    for (n, place) in places.iter().enumerate() {
+        let start = place.at.start;
+        while taken.next_if(|taken| taken.span.end <= start).is_some() {}
+        if let Some(taken) = taken.peek().filter(|taken| taken.span.contains(&start)) {
+            if taken.turns && taken.span.start == start {
+                // The turn before it was closed when the one that is taken back began.
+                reader.finish(sink);
+            }
+            continue;
+        }
+        let Some(Content { record, json, body }) = content(n) else { continue };
+        let time = record.time();
+        let told = script.told.get(&start);
+        if let Some(Told::User(text)) = told {
+            users += 1;
+            let text = Cow::Borrowed(&**text);
+            sink(time, if users == 1 { Item::User { text } } else { Item::Steer { text } });
+        }
+        match body {
+            Body::Response(message) if voice::may_be_users(message) => match told {
+                Some(_) => pictures(time, &message.content, sink),
+                None => voice::client_items(time, message, sink),
             },
-            "response_item" => {
-                let payload = readable(line.payload.get());
-                match serde_json::from_str::<Response<'_>>(&payload) {
-                    Ok(response) if response.kind == "message" && response.voice() == Voice::User => {
-                        Mark::User
-                    }
-                    _ => Mark::Nothing,
-                }
-            }
-            _ => Mark::Nothing,
+            _ => reader.line(record, json, body, sink),
         }
     }
-}
-
-/// The parts of a turn's bytes that a later rollback in the same bytes took back.
-fn taken_back(span: &[u8]) -> Vec<Range<u64>> {
-    if memchr::memmem::find(span, b"\"thread_rolled_back\"").is_none() {
-        return Vec::new();
-    }
-    // Where each user message's part begins: the turn's start for the first one of a turn.
-    let (mut users, mut taken, mut start) = (Vec::new(), Vec::new(), Some(0));
-    scan_bytes(span, 1, 0, |line| {
-        let Some(record) = Line::parse(line.bytes) else { return };
-        match Mark::of(&record) {
-            Mark::Start => start = Some(line.start),
-            Mark::User => users.push(start.take().unwrap_or(line.start)),
-            Mark::RolledBack(count) => {
-                let keep = users.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
-                if let Some(from) = users.get(keep) {
-                    taken.push(*from..line.end);
-                }
-                users.truncate(keep);
-                start = Some(line.end);
-            }
-            Mark::Nothing => {}
-        }
-    });
-    taken
-}
-
-/// Gives every record line of a turn that still counts to `each`.
-pub fn lines_of(span: &[u8], mut each: impl FnMut(&Line<'_>)) {
-    let taken = taken_back(span);
-    scan_bytes(span, 1, 0, |line| {
-        if taken.iter().any(|range| range.contains(&line.start)) {
-            return;
-        }
-        if let Some(record) = Line::parse(line.bytes) {
-            each(&record);
-        }
-    });
+    reader.finish(sink);
 }

@@ -3,13 +3,14 @@
 //! `sessions/YYYY/MM/DD/rollout-<local time>-<thread>[_<rollout>].jsonl`, `archived_sessions/` (flat), both
 //! perhaps compressed (`.jsonl.zst`). Only names are looked at here; a path is never derived from a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::session::Result;
+use crate::host::mountinfo::Device;
+use crate::session::{Damage, Result};
 use crate::transcript::{EntryKind, Stamp, StoreDir};
 
 pub const SESSIONS: &str = "sessions";
@@ -74,11 +75,8 @@ impl Rollout {
 /// Every rollout file of a store, by rollout id. Costs one readdir for each folder.
 ///
 /// Where a plain and a compressed file of one name exist, the plain one counts, as it does for the client.
-///
-/// # Errors
-/// What prevents listing a folder.
-pub fn rollouts(store: &StoreDir) -> Result<BTreeMap<String, Rollout>> {
-    Ok(Folders::list(store)?.rollouts)
+pub fn rollouts(store: &StoreDir) -> BTreeMap<String, Rollout> {
+    Folders::list(store).rollouts
 }
 
 /// The rollout files of a store at one moment, and what proves that they are still all.
@@ -86,18 +84,36 @@ pub struct Folders {
     pub rollouts: BTreeMap<String, Rollout>,
     /// Every folder that was listed, or that was not there; with its facts before.
     seen: Vec<(PathBuf, Option<Stamp>)>,
+    /// Folders that could not be listed.
+    pub problems: Vec<Damage>,
+    /// Links to folders, and to files.
+    pub links: Vec<PathBuf>,
+    pub linked_files: Vec<PathBuf>,
+    /// The folders, so that none is listed under two names.
+    known: HashSet<(Device, u64)>,
     at: Timestamp,
 }
 
 impl Folders {
-    /// # Errors
-    /// What prevents listing a folder.
-    pub fn list(store: &StoreDir) -> Result<Folders> {
-        let mut folders =
-            Folders { rollouts: BTreeMap::new(), seen: Vec::new(), at: crate::transcript::clock() };
-        folders.collect(store, Path::new(ARCHIVED), 0)?;
-        folders.collect(store, Path::new(SESSIONS), 3)?;
-        Ok(folders)
+    /// A folder that cannot be listed is one of the problems, and hides nothing else.
+    pub fn list(store: &StoreDir) -> Folders {
+        let mut folders = Folders {
+            rollouts: BTreeMap::new(),
+            seen: Vec::new(),
+            problems: Vec::new(),
+            links: Vec::new(),
+            linked_files: Vec::new(),
+            known: HashSet::new(),
+            at: crate::transcript::clock(),
+        };
+        for (dir, depth) in [(ARCHIVED, 0), (SESSIONS, 3)] {
+            let dir = Path::new(dir);
+            if store.is_link(dir) {
+                folders.links.push(dir.to_owned());
+            }
+            folders.collect(store, dir, depth);
+        }
+        folders
     }
 
     /// Whether no file came or went since: one stat for each folder. A folder that changed shortly before it
@@ -107,7 +123,7 @@ impl Folders {
             before.is_none_or(|stat| stat.vouches(self.at))
                 && store.stat_to_compare(folder).is_ok_and(|now| now == *before)
         };
-        self.seen.iter().all(|(folder, before)| same(folder, before))
+        self.problems.is_empty() && self.seen.iter().all(|(folder, before)| same(folder, before))
     }
 
     /// The folders that were listed, relative to the store's root.
@@ -116,27 +132,61 @@ impl Folders {
     }
 
     /// Adds the rollout files in `dir` and in the folders up to `depth` levels below it.
-    fn collect(&mut self, store: &StoreDir, dir: &Path, depth: u32) -> Result<()> {
-        self.seen.push((dir.to_owned(), store.stat(dir)?));
-        let Some(opened) = store.dir(dir)? else { return Ok(()) };
-        for entry in opened.entries()? {
+    fn collect(&mut self, store: &StoreDir, dir: &Path, depth: u32) {
+        let listed = || -> Result<_> {
+            let facts = store.stat(dir)?;
+            let entries = store.dir(dir)?.map(|opened| Ok((opened.entries()?, opened))).transpose()?;
+            Ok((facts, entries))
+        };
+        let (facts, entries) = match listed() {
+            Ok(listed) => listed,
+            Err(why) => return self.problems.push(Damage::unread(dir.to_string_lossy(), &why)),
+        };
+        if facts.is_some_and(|facts| !self.known.insert(facts.identity())) {
+            return;
+        }
+        self.seen.push((dir.to_owned(), facts));
+        let Some((entries, opened)) = entries else { return };
+        // What is there itself comes before links that lead to it.
+        let (links, own): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.kind == EntryKind::Symlink);
+        for entry in own.iter().chain(&links) {
             let path = dir.join(&entry.name);
-            match entry.kind {
-                EntryKind::Dir if depth > 0 => self.collect(store, &path, depth - 1)?,
-                // Links and FIFOs too: they are listed as what they are, and never opened.
-                EntryKind::File | EntryKind::Symlink | EntryKind::Other => {
-                    let Some(rollout) = Rollout::named(&path) else { continue };
-                    match self.rollouts.get(&rollout.id) {
-                        Some(other) if !other.compressed() && rollout.compressed() => {}
-                        _ => {
-                            self.rollouts.insert(rollout.id.clone(), rollout);
-                        }
+            let led_to = match entry.kind {
+                EntryKind::Symlink => opened.led_to(Path::new(&entry.name)).map(|stamp| stamp.kind),
+                kind => Ok(kind),
+            };
+            let is_link = entry.kind == EntryKind::Symlink;
+            match (led_to, Rollout::named(&path)) {
+                (Ok(EntryKind::Dir), _) if depth > 0 => {
+                    if is_link {
+                        self.links.push(path.clone());
                     }
+                    self.collect(store, &path, depth - 1);
                 }
-                EntryKind::Dir => {}
+                (Ok(EntryKind::Dir), _) => {}
+                // What cannot be opened, too: it is listed as what it is.
+                (_, Some(rollout)) => {
+                    if is_link {
+                        self.linked_files.push(path);
+                    }
+                    self.add(rollout, is_link);
+                }
+                (Err(why), None) if depth > 0 => {
+                    self.problems.push(Damage::unread(path.to_string_lossy(), &why));
+                }
+                (_, None) => {}
             }
         }
-        Ok(())
+    }
+
+    fn add(&mut self, rollout: Rollout, is_link: bool) {
+        match self.rollouts.get(&rollout.id) {
+            Some(other) if is_link || (!other.compressed() && rollout.compressed()) => {}
+            _ => {
+                self.rollouts.insert(rollout.id.clone(), rollout);
+            }
+        }
     }
 }
 

@@ -44,7 +44,7 @@ impl Lineage {
         while let Some(base) = base_of(&segments[segments.len() - 1]) {
             let from = &segments[segments.len() - 1].rollout;
             if known.is_none() {
-                known = Some(rollouts(store)?);
+                known = Some(rollouts(store));
             }
             let found = known.as_ref().and_then(|all| all.get(&base.thread_id));
             let circle = segments.iter().any(|segment| segment.rollout.id == base.thread_id);

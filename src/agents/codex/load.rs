@@ -24,17 +24,27 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     if store.stat(&current.file)?.is_none() {
         return Ok(History::without_turns(State::NoTranscript, Vec::new()));
     }
-    let current_is_archived = current.archived;
     let lineage = Lineage::of(&store, current)?;
     count_parse();
-    let mut whole = Whole::default();
+    let mut whole = Whole { thread: session.id.clone(), ..Whole::default() };
     if let Some(broken) = &lineage.broken {
         whole.damaged(vec![broken.clone()], Some(0));
     }
-    if current_is_archived {
-        whole
-            .notes
-            .push("archived: `codex unarchive` comes before undo; fork makes an ordinary thread".into());
+    if session.archived == Some(true) {
+        whole.notes.push(
+            "archived: `codex unarchive` comes before undo, whose refusal says what to do where that fails; fork \
+             makes an ordinary thread"
+                .into(),
+        );
+    }
+    if let Some(kind) = lineage.segments.iter().find_map(|segment| segment.head.pointer()) {
+        let mut files = Vec::new();
+        for segment in lineage.segments.iter().rev() {
+            let file = segment.rollout.file.to_path_buf();
+            let (len, hash) = transcript::hash(store.path(), &file)?;
+            files.push(FileView { file, len, hash });
+        }
+        return Ok(History::unsupported(kind.says().into(), files));
     }
     let mut files = Vec::new();
     for segment in &lineage.segments {
@@ -42,6 +52,13 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
     }
     files.reverse();
     let mode = lineage.segments.last().and_then(|last| last.head.meta.as_ref().ok()).map(|meta| meta.mode());
+    if mode == Some(Mode::First) {
+        whole.notes.push(
+            "the first format of Codex (2025, before session_meta): no current Codex resumes it; fork writes today's \
+             form, undo is refused"
+                .into(),
+        );
+    }
     if let Some(Mode::Unknown(mode)) = mode {
         return Ok(History::unsupported(format!("the history mode {mode:?} of Codex"), files));
     }
@@ -51,6 +68,8 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
 /// What the passes over the files so far have found.
 #[derive(Default)]
 struct Whole {
+    /// Its id.
+    thread: String,
     turns: Vec<TurnAt>,
     parts: Vec<Part>,
     damages: Vec<Damage>,
@@ -59,6 +78,7 @@ struct Whole {
     sound_end: Option<End>,
     notes: Vec<String>,
     model: Option<String>,
+    name: Option<String>,
     last_ordinal: Option<u64>,
 }
 
@@ -115,6 +135,9 @@ impl Whole {
         self.parts.push(found.part);
         self.notes.extend(found.notes);
         self.model = found.model.or(self.model.take());
+        if let Some(given) = found.name.filter(|given| given.is_of(&self.thread)) {
+            self.name = given.thread_name;
+        }
         self.last_ordinal = found.last_ordinal;
         let file = rollout.file.to_path_buf();
         if transcript::is_packed(&file) {
@@ -171,6 +194,7 @@ impl Whole {
             files,
             head_bytes,
             model: self.model,
+            name: self.name,
         }
     }
 

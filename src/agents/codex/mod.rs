@@ -1,36 +1,52 @@
 //! The store of Codex CLI (0.171.0): rollout files, legacy and paginated, with a thread index beside them.
 //!
-//! `layout` knows names, `heads` and `database` read what lists need, `lineage` follows a history through
-//! its files, `pass` and `load` find turns, `items` and `context` say what is in them, `cuts` says how to
-//! fork and undo, `writer` who has a thread open. Only files count; the index says which one is current.
+//! `layout` knows names, `heads`, `tails` and `database` read what lists need, `lineage` follows a history through
+//! its files, `walk` knows where turns begin and `voice` whose words a message is, `pass` and `load` put the turns
+//! together, `items` and `context` say what is in them, `cuts` says how to fork and undo, `writer` who has a
+//! thread open; `first_format` is what came before all this. Only files count; the index says which one is current.
 //! Facts: `docs/stores/codex.md`.
 
+mod archive;
+mod calls;
 mod context;
 mod cuts;
 mod database;
 mod discover;
+mod first_format;
 mod heads;
 mod items;
+mod kinds;
 mod layout;
+mod line;
 mod lineage;
 mod load;
+mod notices;
+mod open_turn;
+mod outputs;
 mod pass;
 mod records;
+mod tails;
+mod titles;
+mod voice;
+mod walk;
 mod writer;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{Agent, Discovery, unless_irregular};
+use super::{Agent, Companion, Discovery, unless_irregular};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{
     AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
 };
 use crate::transcript::{Passes, StoreDir};
 use discover::Memory;
+use records::Mode;
 
 /// Codex, with what is remembered of each store that was looked at.
 #[derive(Default)]
@@ -68,14 +84,19 @@ impl Agent for Codex {
         self.memory(root).lock().is_current(&store, session)
     }
 
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let root = &session.key.root;
+        let Some(store) = StoreDir::open(root)? else { return Ok(None) };
+        self.memory(root).lock().updated(&store, session)
+    }
+
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
         unless_irregular(load::load(session, passes))
     }
 
-    fn items(&self, _session: &Session, _turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
-        let mut reader = items::Reader::default();
-        items::lines_of(span, |line| reader.line(line, sink));
-        reader.finish(sink);
+    fn items(&self, session: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
+        let paginated = session.history_mode.as_deref() == Some(Mode::Paginated.name());
+        items::items(span, paginated, turn.prompt.is_some(), sink);
         Ok(())
     }
 
@@ -102,6 +123,19 @@ impl Agent for Codex {
         Ok(threads.subagents.remove(&session.id).unwrap_or_default())
     }
 
+    fn subagents_of(&self, sessions: &[Arc<Session>]) -> Vec<(usize, Session)> {
+        let Some(first) = sessions.first() else { return Vec::new() };
+        let root = &first.key.root;
+        // One look tells all of them.
+        let Ok(threads) = self.memory(root).lock().threads(root) else { return Vec::new() };
+        let places: HashMap<&str, usize> =
+            sessions.iter().enumerate().map(|(at, session)| (session.id.as_str(), at)).collect();
+        let all = threads.subagents.into_iter();
+        all.filter_map(|(parent, agents)| Some((*places.get(parent.as_str())?, agents)))
+            .flat_map(|(at, agents)| agents.into_iter().map(move |agent| (at, agent)))
+            .collect()
+    }
+
     fn found_again(&self, session: &Session) -> Result<Session> {
         let found = self.memory(&session.key.root).lock().threads(&session.key.root)?.top.sessions;
         let gone = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
@@ -109,12 +143,18 @@ impl Agent for Codex {
         Ok(Arc::unwrap_or_clone(found))
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, None)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        cuts::plan_fork(session, history, n, project)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, Some(project))
+    fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        cuts::companions(session, history_files)
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
@@ -129,7 +169,7 @@ impl Agent for Codex {
         Some(layout::STATE_DB)
     }
 
-    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
-        writer::writer(&session.key.root, &session.id)
+    fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {
+        writer::writer(&session.key.root, &session.id, running)
     }
 }

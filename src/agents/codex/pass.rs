@@ -1,18 +1,15 @@
-//! One rollout file, line by line: where its turns begin and end, and what is wrong with its lines.
-//!
-//! A turn begins with `task_started` and with nothing else: `turn_context` and `world_state` occur several
-//! times in a turn. What stands between two turns belongs to the one before.
+//! One rollout file, line by line: what its turns are (`walk.rs` knows), and what is wrong with its lines.
 
-use std::collections::HashSet;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::items::Reader;
+use super::first_format;
+use super::line::{At, Content};
 use super::lineage::Segment;
-use super::records::{Call, Event, Line as Record, Mode, Response, TurnContext, Voice, readable, text_of};
-use crate::render;
-use crate::session::{Damage, DamageClass, Item, Turn, TurnDetail, TurnStatus, open_calls};
+use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext, readable};
+use super::voice::Evidence;
+use super::walk::{Rules, Walk};
+use crate::session::{Damage, DamageClass, Turn, open_calls};
 use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
 
 /// Deepest nesting that the client reads; it skips deeper lines.
@@ -61,19 +58,9 @@ pub struct Found {
     pub sound_end: Option<End>,
     pub notes: Vec<String>,
     pub model: Option<String>,
+    /// The last name that was given.
+    pub name: Option<ThreadName>,
     pub last_ordinal: Option<u64>,
-}
-
-/// A turn while its lines pass by.
-#[derive(Clone)]
-struct Open {
-    at: TurnAt,
-    reader: Reader,
-    /// `text_len` before each user message.
-    users: Vec<u64>,
-    /// Tool calls without a result so far.
-    calls: HashSet<String>,
-    ended: bool,
 }
 
 /// What decides, besides a file's bytes, what is found in it.
@@ -84,15 +71,17 @@ pub struct Basis {
     /// Bytes of the file that belong to the history.
     until: u64,
     paginated: bool,
+    first_format: bool,
     /// Of the files before.
     last_ordinal: Option<u64>,
 }
 
 impl Basis {
     pub fn of(segment: &Segment, part_number: usize, first_turn: u32, last_ordinal: Option<u64>) -> Basis {
-        let paginated = segment.head.meta.as_ref().is_ok_and(|meta| meta.mode() == Mode::Paginated);
+        let is = |mode: Mode| segment.head.meta.as_ref().is_ok_and(|meta| meta.mode() == mode);
         let until = segment.end.as_ref().map_or(u64::MAX, |base| base.end_byte_offset);
-        Basis { part_number, first_turn, until, paginated, last_ordinal }
+        let (paginated, first_format) = (is(Mode::Paginated), is(Mode::First));
+        Basis { part_number, first_turn, until, paginated, first_format, last_ordinal }
     }
 }
 
@@ -101,15 +90,14 @@ pub struct Pass {
     name: String,
     basis: Basis,
     inspector: Inspector,
-    turns: Vec<Open>,
+    /// What is found where records tell the user's words, and, for as long as none did, where only marks tell.
+    by_records: Walk,
+    by_marks: Option<Walk>,
     part: Part,
     ordinal_damages: Vec<Damage>,
-    sound: Option<u32>,
-    sound_end: Option<End>,
-    /// The last turn takes no more lines: it ended before a damage.
-    closed: bool,
-    notes: Vec<String>,
+    is_damaged: bool,
     model: Option<String>,
+    given: Option<ThreadName>,
     /// The number that the line being read should have.
     ordinal_before: Option<u64>,
     /// Number and line of the last numbered line.
@@ -122,19 +110,25 @@ pub struct Pass {
 impl Pass {
     pub fn new(file: &Arc<Path>, basis: Basis) -> Pass {
         let name = file.display().to_string();
-        let format = Format { is_record: |bytes| Record::parse(bytes).is_some(), agent: client };
+        let is_record = match basis.first_format {
+            true => |bytes: &[u8]| first_format::record(bytes).is_some(),
+            false => |bytes: &[u8]| Record::parse(bytes).is_some(),
+        };
+        let walk = |evidence| {
+            let rules = Rules { evidence, paginated: basis.paginated, measure: true };
+            Walk::new(rules, file, basis.part_number, basis.first_turn)
+        };
         Pass {
-            inspector: Inspector::new(name.clone(), format),
+            inspector: Inspector::new(name.clone(), Format { is_record, agent: client }),
             name,
             basis,
-            turns: Vec::new(),
+            by_records: walk(Evidence::Records),
+            by_marks: Some(walk(Evidence::Marks)),
             part: Part { file: file.clone(), lines: 0, bytes: 0, next_ordinal: None },
             ordinal_damages: Vec::new(),
-            sound: None,
-            sound_end: None,
-            closed: false,
-            notes: Vec::new(),
+            is_damaged: false,
             model: None,
+            given: None,
             ordinal_before: None,
             last_ordinal: basis.last_ordinal,
             last_numbered: 0,
@@ -148,204 +142,68 @@ impl Pass {
         }
         self.ordinal_before = self.part.next_ordinal;
         let deep = is_deeper(line.bytes, DEPTH);
-        let record = if line.nuls == 0 && !deep { Record::parse(line.bytes) } else { None };
-        match &record {
+        let record = match self.basis.first_format {
+            _ if line.nuls > 0 || deep => None,
+            true => first_format::record(line.bytes),
+            false => Record::parse(line.bytes),
+        };
+        let json = record.as_ref().map(|record| readable(record.payload.get()));
+        let parsed = record.as_ref().zip(json.as_deref());
+        let parsed = parsed.map(|(record, json)| (record, json, Body::parse(&record.kind, json)));
+        let (content, twice) = match &parsed {
+            Some((record, json, Ok(body))) => (Some(Content { record, json, body }), false),
+            Some((_, _, Err(_))) => (None, true),
+            None => (None, false),
+        };
+        match content {
             Some(_) => self.inspector.record(line),
             None => {
-                let what = match deep {
-                    true => Some("the line is nested more deeply than Codex reads it"),
-                    false => is_json(line.bytes).then_some("the line is not a record of a rollout"),
+                let what = match (deep, twice) {
+                    (true, _) => Some("the line is nested more deeply than Codex reads it"),
+                    (_, true) => Some("the line gives a key twice"),
+                    _ => is_json(line.bytes).then_some("the line is not a record of a rollout"),
                 };
                 self.inspector.no_record(line, what);
             }
         }
-        if let Some(record) = &record {
-            self.check_ordinal(line, record);
+        if let Some(content) = &content {
+            self.check_ordinal(line, content.record);
         }
-        let damaged = self.inspector.first_line().is_some() || !self.ordinal_damages.is_empty();
-        if damaged && self.sound.is_none() {
+        if !self.is_damaged && (self.inspector.first_line().is_some() || !self.ordinal_damages.is_empty()) {
+            self.is_damaged = true;
             self.damage_begins(line);
         }
-        // Copied forks hold the first lines of the files that they were copied from; only the own counts.
-        if let Some(record) = record.as_ref().filter(|record| record.kind != "session_meta") {
-            self.record(line, record);
+        if let Some(Content { body: Body::Context(TurnContext { model: Some(model) }), .. }) = content {
+            self.model = Some(model.clone().into_owned());
+        }
+        if let Some(Content { record, body: Body::Event(event, _), .. }) = &content
+            && event.kind == "thread_name_updated"
+        {
+            self.given = record.payload().or(self.given.take());
         }
         // A last line without a newline counts if it is a whole record.
-        if line.terminated || record.is_some() {
+        if line.terminated || content.is_some() {
             self.part.lines += 1;
             self.part.bytes = line.end;
-            if let Some(open) = self.turns.last_mut().filter(|_| !self.closed) {
-                open.at.turn.span.end = line.end;
+            let at = At { number: line.number, start: line.start, end: line.end, bytes: line.bytes };
+            // Copied forks hold the first lines of the files that they were copied from; only the own counts.
+            let content = content.filter(|content| content.record.kind != "session_meta");
+            self.by_records.line(&at, content);
+            match &mut self.by_marks {
+                Some(_) if self.by_records.heard => self.by_marks = None,
+                Some(walk) => walk.line(&at, content),
+                None => {}
             }
         }
     }
 
-    /// From the first damage on nothing is sure. A turn that has ended before it is complete; what follows up
-    /// to the next turn belongs to nobody.
     fn damage_begins(&mut self, line: &Line<'_>) {
-        let ended = self.turns.last().is_some_and(|open| open.ended);
-        let turns = self.turns.len() as u32;
-        self.sound = Some(if ended { turns } else { turns.saturating_sub(1) });
-        if ended {
-            self.close_last();
-            self.closed = true;
-            self.sound_end = Some(End {
-                part: self.basis.part_number,
-                lines: line.number - 1,
-                bytes: line.start,
-                ordinal: self.ordinal_before,
-            });
+        let (part, lines, bytes) = (self.basis.part_number, line.number - 1, line.start);
+        let end = End { part, lines, bytes, ordinal: self.ordinal_before };
+        self.by_records.damage_begins(end);
+        if let Some(walk) = &mut self.by_marks {
+            walk.damage_begins(end);
         }
-    }
-
-    fn record(&mut self, line: &Line<'_>, record: &Record<'_>) {
-        if self.closed && !starts_turn(record) {
-            return;
-        }
-        match &*record.kind {
-            "event_msg" => self.event(line, record),
-            "turn_context" => {
-                if let Some(TurnContext { model: Some(model) }) = record.payload() {
-                    self.model = Some(model.into_owned());
-                }
-            }
-            "response_item" => {
-                self.user(record);
-                self.call(record);
-            }
-            _ => {}
-        }
-        let time = record.time();
-        let Some(open) = self.turns.last_mut() else { return };
-        open.at.turn.last = time.or(open.at.turn.last);
-        let mut length = render::Length::default();
-        open.reader.line(record, &mut |_, item: Item<'_>| render::item(&item, &mut length));
-        open.at.turn.text_len += length.0;
-    }
-
-    fn event(&mut self, line: &Line<'_>, record: &Record<'_>) {
-        let Some(event) = record.payload::<Event<'_>>() else { return };
-        let time = record.time();
-        match &*event.kind {
-            "task_started" => self.start(line, record),
-            "task_complete" | "turn_aborted" => {
-                let Some(open) = self.turns.last_mut().filter(|open| !open.ended) else { return };
-                open.ended = true;
-                open.at.turn.ended = time;
-                open.at.turn.detail = None;
-                open.at.turn.status = match &*event.kind {
-                    "turn_aborted" => TurnStatus::Interrupted,
-                    _ if event.failed() => TurnStatus::Failed,
-                    _ => TurnStatus::Complete,
-                };
-            }
-            "thread_rolled_back" => self.rolled_back(event.num_turns.unwrap_or(0)),
-            "user_message" | "item_completed" => {
-                // Where no response item says it (very old files), the event's text is the prompt.
-                if let Some(open) = self.turns.last_mut().filter(|open| open.at.turn.prompt.is_none()) {
-                    let mut reader = Reader::default();
-                    let mut sink = |_, item: Item<'_>| {
-                        if let Item::User { text } = item {
-                            open.at.turn.prompt = Some(shortened(&text));
-                        }
-                    };
-                    reader.line(record, &mut sink);
-                    reader.finish(&mut sink);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn start(&mut self, line: &Line<'_>, record: &Record<'_>) {
-        self.close_last();
-        self.closed = false;
-        let n = self.basis.first_turn + self.turns.len() as u32;
-        let turn = Turn {
-            n,
-            prompt: None,
-            status: TurnStatus::Interrupted,
-            detail: Some(TurnDetail::Open),
-            started: record.time(),
-            ended: None,
-            last: record.time(),
-            file: self.part.file.clone(),
-            span: Range { start: line.start, end: line.end },
-            pieces: Vec::new(),
-            line: line.number,
-            group: n,
-            text_len: 0,
-        };
-        let at = TurnAt { turn, part: self.basis.part_number, ordinal: record.ordinal };
-        self.turns.push(Open {
-            at,
-            reader: Reader::default(),
-            users: Vec::new(),
-            calls: HashSet::new(),
-            ended: false,
-        });
-    }
-
-    fn user(&mut self, record: &Record<'_>) {
-        let Some(open) = self.turns.last_mut() else { return };
-        let payload = readable(record.payload.get());
-        let Ok(response) = serde_json::from_str::<Response<'_>>(&payload) else { return };
-        if response.kind == "message" && response.voice() == Voice::User {
-            if open.users.is_empty() {
-                open.at.turn.prompt = Some(shortened(&text_of(&response.content)));
-            }
-            open.users.push(open.at.turn.text_len);
-        }
-    }
-
-    fn call(&mut self, record: &Record<'_>) {
-        let (Some(open), Some(item)) = (self.turns.last_mut(), record.payload::<Call<'_>>()) else { return };
-        let Some(id) = item.call_id else { return };
-        if item.kind.ends_with("_output") {
-            open.calls.remove(&*id);
-        } else if item.kind.ends_with("_call") {
-            open.calls.insert(id.into_owned());
-        }
-    }
-
-    /// `thread_rolled_back` takes back the last `count` user messages and what followed them; it counts
-    /// messages, not turns, so that a steer can go and its turn stay.
-    fn rolled_back(&mut self, count: u64) {
-        if self.basis.paginated {
-            self.notes.push("an old rollback record changes what the model gets, not the turns".into());
-            return;
-        }
-        let mut left = count;
-        while left > 0 {
-            let Some(at) = self.turns.iter().rposition(|open| !open.users.is_empty()) else { break };
-            self.turns.truncate(at + 1);
-            let open = &mut self.turns[at];
-            let users = open.users.len() as u64;
-            if left >= users {
-                left -= users;
-                self.turns.truncate(at);
-                continue;
-            }
-            let keep = (users - left) as usize;
-            open.at.turn.text_len = open.users[keep];
-            open.users.truncate(keep);
-            left = 0;
-        }
-        if let Some(open) = self.turns.last_mut() {
-            open.reader = Reader::default();
-        }
-        let left = self.turns.len() as u32;
-        if self.sound.is_some_and(|sound| sound > left) {
-            // What comes now has their numbers, and is behind the damage.
-            (self.sound, self.sound_end) = (Some(left), None);
-        }
-    }
-
-    fn close_last(&mut self) {
-        let Some(open) = self.turns.last_mut() else { return };
-        let mut length = render::Length::default();
-        open.reader.finish(&mut |_, item: Item<'_>| render::item(&item, &mut length));
-        open.at.turn.text_len += length.0;
     }
 
     /// Numbers must be there and grow, in paginated files; gaps are fine, legacy files have none.
@@ -388,38 +246,45 @@ impl Pass {
     }
 
     pub fn finish(mut self) -> Found {
-        self.close_last();
         if let Some((line, _)) = self.unnumbered
             && let Some(damage) = self.ordinal_damages.iter_mut().find(|damage| damage.line == line)
         {
             damage.message = "the last line has no ordinal; Codex refuses to resume such a thread".into();
         }
+        // Every client that wrote such files has events of what the model says: without an answer, nobody knows yet.
+        let none_told = self.by_records.answered && !self.by_records.heard;
+        let by_marks = self.by_marks.filter(|walk| self.basis.first_format || none_told && walk.has_users());
+        let mut walk = by_marks.unwrap_or(self.by_records);
+        walk.finish();
+        let mut notes = Vec::new();
+        if walk.idle_rollback {
+            notes.push("an old rollback record changes what the model gets, not the turns".into());
+        }
+        if walk.apart {
+            notes.push(
+                "a rollback took back more or less than whole turns with a prompt: Codex's own list of turns differs \
+                 from what its model gets, and the turns here are what the model gets"
+                    .into(),
+            );
+        }
         let does = "Codex sends it to the model as it is";
-        let unanswered = self.turns.iter().filter(|open| !open.calls.is_empty());
-        self.notes.extend(unanswered.map(|open| open_calls(open.at.turn.n, does)));
+        let unanswered = walk.turns.iter().filter(|open| !open.calls.is_empty());
+        notes.extend(unanswered.map(|open| open_calls(open.at.turn.n, does)));
         let mut damages = self.inspector.finish();
         damages.append(&mut self.ordinal_damages);
         damages.sort_by_key(|damage| damage.line);
         Found {
-            turns: self.turns.into_iter().map(|open| open.at).collect(),
+            turns: walk.turns.into_iter().map(|open| open.at).collect(),
             part: self.part,
             damages,
-            sound: self.sound,
-            sound_end: self.sound_end,
-            notes: self.notes,
+            sound: walk.sound,
+            sound_end: walk.sound_end,
+            notes,
             model: self.model,
+            name: self.given,
             last_ordinal: self.last_ordinal,
         }
     }
-}
-
-fn starts_turn(record: &Record<'_>) -> bool {
-    record.kind == "event_msg"
-        && record.payload::<Event<'_>>().is_some_and(|event| event.kind == "task_started")
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(Turn::PROMPT_CHARS).collect()
 }
 
 /// What the client does with such a line.

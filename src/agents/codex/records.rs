@@ -41,8 +41,60 @@ impl<'a> Line<'a> {
     }
 }
 
+/// A key that decides something is given twice. The client takes the last one, or skips the line; which of
+/// both depends on its version, so such a line is damage.
+#[derive(Debug)]
+pub struct Twice;
+
+/// A payload, parsed once for everybody who looks at the line.
+#[derive(Debug)]
+pub enum Body<'p> {
+    Response(Response<'p>),
+    /// With the item of `item_completed`.
+    Event(Event<'p>, Option<CompletedItem<'p>>),
+    Compacted(Compacted<'p>),
+    Context(TurnContext<'p>),
+    /// A kind of line that has nothing to look into, or a payload that is not what its line's kind says.
+    Other,
+}
+
+impl<'p> Body<'p> {
+    /// What `payload`, made readable, is in a line of this kind.
+    ///
+    /// # Errors
+    /// [`Twice`].
+    pub fn parse(kind: &str, payload: &'p str) -> Result<Body<'p>, Twice> {
+        fn read<'p, T: Deserialize<'p>>(payload: &'p str) -> Result<Option<T>, Twice> {
+            match serde_json::from_str(payload) {
+                Ok(read) => Ok(Some(read)),
+                Err(error) if is_twice(&error) => Err(Twice),
+                Err(_) => Ok(None),
+            }
+        }
+        Ok(match kind {
+            "response_item" => read(payload)?.map(Body::Response),
+            "event_msg" => match read::<Event<'p>>(payload)? {
+                Some(event) => {
+                    let item = event.item.filter(|_| event.kind == "item_completed");
+                    let item = item.map(|item| read(item.get())).transpose()?.flatten();
+                    Some(Body::Event(event, item))
+                }
+                None => None,
+            },
+            "compacted" => read(payload)?.map(Body::Compacted),
+            "turn_context" => read(payload)?.map(Body::Context),
+            _ => None,
+        }
+        .unwrap_or(Body::Other))
+    }
+}
+
+fn is_twice(error: &serde_json::Error) -> bool {
+    error.is_data() && error.to_string().starts_with("duplicate field")
+}
+
 /// The payload of `session_meta`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Meta {
     pub id: String,
     #[serde(default)]
@@ -62,6 +114,9 @@ pub struct Meta {
     pub history_mode: Option<serde_json::Value>,
     #[serde(default)]
     pub history_base: Option<HistoryBase>,
+    /// Not in any file: it is a rollout of the first format, which has no such record.
+    #[serde(skip)]
+    pub first_format: bool,
 }
 
 /// Where a file's history begins: in another file, up to a byte and an ordinal.
@@ -80,12 +135,15 @@ pub struct HistoryBase {
 pub enum Mode {
     Legacy,
     Paginated,
+    /// Of before there were modes: `first_format.rs`.
+    First,
     Unknown(String),
 }
 
 impl Meta {
     pub fn mode(&self) -> Mode {
         match &self.history_mode {
+            _ if self.first_format => Mode::First,
             None => Mode::Legacy,
             Some(serde_json::Value::String(mode)) => match mode.as_str() {
                 "legacy" => Mode::Legacy,
@@ -109,11 +167,12 @@ impl Meta {
 }
 
 impl Mode {
-    /// As the client writes it.
+    /// As the client writes it, where it does.
     pub fn name(&self) -> &str {
         match self {
             Mode::Legacy => "legacy",
             Mode::Paginated => "paginated",
+            Mode::First => "first-format",
             Mode::Unknown(mode) => mode,
         }
     }
@@ -129,11 +188,13 @@ pub struct Event<'a> {
     #[serde(borrow, default)]
     pub text: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub reason: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
     pub error: Option<&'a RawValue>,
     #[serde(default)]
     pub num_turns: Option<u64>,
+    #[serde(borrow, default)]
+    pub turn_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub call_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub item: Option<&'a RawValue>,
 }
@@ -151,17 +212,11 @@ pub struct CompletedItem<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
     pub content: Vec<Part<'a>>,
     #[serde(borrow, default)]
     pub summary_text: Vec<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub raw_content: Vec<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    pub command: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    pub aggregated_output: Option<Cow<'a, str>>,
 }
 
 /// The payload of `response_item`, and an entry of a compaction's replacement history.
@@ -189,17 +244,14 @@ pub struct Response<'a> {
     pub action: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub output: Option<&'a RawValue>,
+    /// Where a called tool comes from.
+    #[serde(borrow, default)]
+    pub namespace: Option<Cow<'a, str>>,
+    /// What a search for tools found.
+    #[serde(borrow, default)]
+    pub tools: Option<&'a RawValue>,
     #[serde(borrow, default)]
     internal_chat_message_metadata_passthrough: Option<Passthrough<'a>>,
-}
-
-/// A tool call, or its result.
-#[derive(Debug, Deserialize)]
-pub struct Call<'a> {
-    #[serde(borrow, rename = "type")]
-    pub kind: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub call_id: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -233,57 +285,24 @@ pub struct TurnContext<'a> {
     pub model: Option<Cow<'a, str>>,
 }
 
-/// What a message is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
-    User,
-    /// Put in by the client: instructions, environment.
-    Injected,
-    /// Put in by the client as something that happened: an interruption, a sub-agent's report.
-    Told,
-    Assistant,
+/// The payload of `thread_name_updated`; without a name it was taken away.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ThreadName {
+    #[serde(default)]
+    thread_id: Option<String>,
+    #[serde(default)]
+    pub thread_name: Option<String>,
+}
+
+impl ThreadName {
+    /// Whether it is this thread's: a fork that copied its history holds the names of the thread that it was made of.
+    pub fn is_of(&self, thread: &str) -> bool {
+        let other = |id: &str| id != thread && uuid::Uuid::try_parse(id).is_ok();
+        !self.thread_id.as_deref().is_some_and(other)
+    }
 }
 
 impl Response<'_> {
-    /// Who speaks in a `message`.
-    pub fn voice(&self) -> Voice {
-        match self.role.as_deref() {
-            Some("assistant") => Voice::Assistant,
-            Some("user") => match self.content_kinds() {
-                Some(kinds) if kinds.iter().any(|kind| kind == "user.text") => Voice::User,
-                Some(kinds)
-                    if kinds
-                        .iter()
-                        .any(|kind| kind.starts_with("environments.") || kind.contains("instructions")) =>
-                {
-                    Voice::Injected
-                }
-                Some(kinds) if !kinds.is_empty() => Voice::Told,
-                _ => self.voice_by_text(),
-            },
-            _ => Voice::Injected,
-        }
-    }
-
-    /// Old sessions do not record what a user message is for; the client marked its own by these words.
-    fn voice_by_text(&self) -> Voice {
-        const INJECTED: [&str; 4] = [
-            "<environment_context>",
-            "<user_instructions>",
-            "# AGENTS.md instructions",
-            "<permissions instructions>",
-        ];
-        const TOLD: [&str; 3] = ["<turn_aborted>", "<subagent_notification>", "<user_shell_command>"];
-        let text = self.content.first().and_then(|part| part.text.as_deref()).unwrap_or("").trim_start();
-        if INJECTED.iter().any(|mark| text.starts_with(mark)) {
-            Voice::Injected
-        } else if TOLD.iter().any(|mark| text.starts_with(mark)) {
-            Voice::Told
-        } else {
-            Voice::User
-        }
-    }
-
     /// What each part of the content is, where it is recorded.
     pub fn content_kinds(&self) -> Option<&[Cow<'_, str>]> {
         self.internal_chat_message_metadata_passthrough.as_ref()?.content_item_kinds.as_deref()
@@ -306,6 +325,9 @@ pub fn text_of<'p>(parts: &'p [Part<'_>]) -> Cow<'p, str> {
 pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    if !raw.get().starts_with('"') {
+        return Cow::Borrowed(raw.get());
+    }
     match serde_json::from_str::<Text<'a>>(raw.get()) {
         Ok(Text(text)) => text,
         // A lone surrogate cannot be told as text; the record's own spelling is shown.
@@ -316,7 +338,15 @@ pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
 /// A list of parts, or nothing for null and for any other form.
 fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'a>>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?;
-    Ok(serde_json::from_str(raw.get()).unwrap_or_default())
+    // To try a list on a long text costs as much as reading it, and fails.
+    if !raw.get().starts_with('[') {
+        return Ok(Vec::new());
+    }
+    match serde_json::from_str(raw.get()) {
+        Ok(parts) => Ok(parts),
+        Err(error) if is_twice(&error) => Err(serde::de::Error::custom(error)),
+        Err(_) => Ok(Vec::new()),
+    }
 }
 
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {

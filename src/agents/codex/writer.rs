@@ -6,17 +6,16 @@
 use std::path::Path;
 
 use super::layout::thread_lock;
-use crate::host::locks;
+use crate::host::processes::Running;
 use crate::session::{AgentKind, Writer};
 use crate::transcript::StoreDir;
 
 /// The process that has the thread loaded.
-pub fn writer(root: &Path, thread: &str) -> Option<Writer> {
+pub fn writer(root: &Path, thread: &str, running: &Running) -> Option<Writer> {
     let store = StoreDir::open(root).ok()??;
     let file = thread_lock(thread);
     let (device, inode) = store.stat(&file).ok()??.identity();
-    let path = root.canonicalize().unwrap_or_else(|_| root.to_owned()).join(&file);
-    let pid = locks::holder(&path, device, inode)?;
+    let pid = running.lock_holder(device, inode, || store.real_path(&file))?;
     let evidence = "has this thread loaded; an idle daemon lets go about a minute after its last client";
     Some(Writer { agent: AgentKind::Codex, pid, evidence: evidence.into() })
 }

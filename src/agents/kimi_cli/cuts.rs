@@ -10,13 +10,15 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::KimiCli;
+use super::json::objects;
 use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
 use super::lenient::{self, Control};
-use super::work_dirs;
-use crate::agents::Agent as _;
+use super::{parse, work_dirs};
+use crate::agents::{Agent as _, Companion};
+use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
     NewFiles, Part, Piece, Place, Plan, Promise, Refusal, Result, Session, Step, UndoPlan,
@@ -27,7 +29,7 @@ use crate::transcript::{EntryKind, StoreDir, read_small};
 pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
     let point = history.undo_point(n)?;
     let keeps = history.turns_kept(n);
-    require_project(session)?;
+    undoable(session)?;
 
     let mut steps = Vec::new();
     let mut locks = Vec::new();
@@ -61,26 +63,39 @@ pub(super) fn plan_fork(
     project: Option<&Path>,
 ) -> Result<ForkPlan> {
     history.turn(n)?;
+    if session.subagent.is_some() {
+        let what = "kimi-cli goes on with a sub-agent only within its parent's session, so it cannot be forked by itself; fork the session that it belongs to";
+        return Err(Refusal::CannotCut { what: what.into() });
+    }
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
     // Only the last group can still be running; an open turn that nobody works on was killed.
     if let Some(first) = history.open_end().first().map(|turn| turn.n)
         && keeps > first
-        && KimiCli.writer(session, history).is_some()
+        && KimiCli.writer(session, history, &Running::default()).is_some()
     {
         return Err(Refusal::StillRunning { asked: n, last_finished: first.checked_sub(1) });
     }
     require_project(session)?;
 
-    let own = session.key.path.parent().unwrap_or(Path::new(""));
+    let above = |path: &Path| path.parent().map_or_else(PathBuf::new, Path::to_owned);
+    let mut own = above(&session.key.path);
+    if session.subagent.is_some() {
+        // Its fork is a session beside its parent.
+        own = above(if own.ends_with(layout::SUBAGENTS) { own.parent().unwrap_or(&own) } else { &own });
+    }
     let all = own.parent().unwrap_or(Path::new(""));
     let id = uuid::Uuid::new_v4().to_string();
     let dir = match project {
         Some(project) => all.join(layout::folder(&project.to_string_lossy())).join(&id),
         None => own.join(&id),
     };
-    // Not beside the sessions: while it is built the client would list it.
-    let staging = all.join(format!(".turnfs-{id}"));
+    // Not beside the sessions: while it is built the client would list it. But a rename stays in one file system,
+    // and a work directory's folder may be a link to another one.
+    let staging = match is_elsewhere(session, all, dir.parent().unwrap_or(&own))? {
+        true => dir.with_file_name(format!(".turnfs-{id}")),
+        false => all.join(format!(".turnfs-{id}")),
+    };
 
     let transcript = dir.join(name_in_new(session, &history.turn(n)?.file));
     let mut files = Vec::new();
@@ -114,6 +129,13 @@ pub(super) fn plan_fork(
     })
 }
 
+/// Whether a directory of the store lies on another file system than the one above it.
+fn is_elsewhere(session: &Session, above: &Path, dir: &Path) -> Result<bool> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(false) };
+    let device = |dir: &Path| Ok::<_, Refusal>(store.stat(dir)?.map(|stamp| stamp.identity().0));
+    Ok(device(dir)?.is_some_and(|of| device(above).is_ok_and(|above| above != Some(of))))
+}
+
 /// A kept context without its first line where that is the system prompt.
 fn without_system_prompt(session: &Session, kept: &Kept) -> Result<Content> {
     let gone = || Refusal::Changed { what: kept.source.display().to_string() };
@@ -122,17 +144,13 @@ fn without_system_prompt(session: &Session, kept: &Kept) -> Result<Content> {
     let mut line = Vec::new();
     let read = BufReader::new(file).take(kept.bytes).read_until(b'\n', &mut line);
     read.map_err(|error| Refusal::io("reading", &store.path().join(&kept.source), error))?;
-    let is_prompt = serde_json::from_slice::<Role>(&line).is_ok_and(|line| line.role == "_system_prompt");
+    let is_prompt =
+        parse::context(line.trim_ascii_end()).is_ok_and(|line| line.role.text() == "_system_prompt");
     if !is_prompt {
         return Ok(Content::Prefix { file: kept.source.clone(), bytes: kept.bytes });
     }
     let span = line.len() as u64..kept.bytes;
     Ok(Content::Parts(vec![Part::Piece(Piece { file: kept.source.as_path().into(), span })]))
-}
-
-#[derive(Deserialize)]
-struct Role {
-    role: String,
 }
 
 /// Whether the client would go on with this session in its work directory.
@@ -156,6 +174,17 @@ pub(super) fn require_project(session: &Session) -> Result<()> {
             ),
         }),
     }
+}
+
+/// Refuses what no undo of this session may do.
+pub(super) fn undoable(session: &Session) -> Result<()> {
+    if session.subagent.is_some() {
+        return Err(Refusal::CannotCut {
+            what: "a sub-agent's session is not undone by itself; undo its parent's turn, or use `fork`"
+                .into(),
+        });
+    }
+    require_project(session)
 }
 
 /// The old form: one context file without a directory.
@@ -212,11 +241,11 @@ struct Approval {
     auto_approve_actions: [(); 0],
 }
 
-/// What a fork takes from the source's state.json.
-#[derive(Default, Deserialize)]
-struct SourceState {
-    #[serde(default)]
-    additional_dirs: Vec<String>,
+objects! {
+    /// What a fork takes from the source's state.json.
+    struct SourceState {
+        additional_dirs: Vec<String> = "additional_dirs",
+    }
 }
 
 fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
@@ -234,7 +263,7 @@ fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
             read.map_err(|error| {
                 let message = layout::broken_state(&error.to_string());
                 let (file, class) = (STATE.to_owned(), DamageClass::Sidecar);
-                Refusal::Damaged { damage: Damage { file, line: 1, byte: 0, class, message } }
+                Refusal::Damaged { damage: Damage::of_whole(file, class, message) }
             })?
         }
         None => SourceState::default(),
@@ -243,7 +272,7 @@ fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
     let state = ForkState {
         version: 1,
         approval: Approval::default(),
-        additional_dirs: source.additional_dirs,
+        additional_dirs: source.additional_dirs.unwrap_or_default(),
         custom_title: format!("Fork: {}", title.as_deref().unwrap_or("Untitled")),
         title_generated: true,
         title_generate_attempts: 0,
@@ -280,6 +309,13 @@ fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content
         let below = Path::new("subagents").join(id);
         collect(&here, &session.key.path, &below, &mut found)?;
     }
+    // Clients before 1.25 numbered their sub-agents in the order of the calls that started them.
+    for number in 1..=named.tasks.len() {
+        let file = PathBuf::from(format!("context_sub_{number}.jsonl"));
+        if here.stat(&file)?.is_some_and(|stat| stat.kind == EntryKind::File) {
+            found.push((file.clone(), Content::Whole { file: session.key.path.join(&file) }));
+        }
+    }
     let mut sent = Vec::new();
     for name in &named.uploads {
         let file = Path::new("uploads").join(name);
@@ -296,6 +332,19 @@ fn sidecars(session: &Session, point: &CutPoint) -> Result<Vec<(PathBuf, Content
     Ok(found)
 }
 
+/// The index, and what lies in the session's directory besides its history.
+pub(super) fn companions(session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(Vec::new()) };
+    let mut files = Vec::new();
+    if let Some(here) = open(session)? {
+        collect(&here, Path::new(""), Path::new(""), &mut files)?;
+    }
+    let is_history = |name: &Path| name.to_str().is_some_and(|name| layout::order(name).is_some());
+    let others = files.into_iter().map(|(name, _)| name).filter(|name| !is_history(name));
+    let others = others.map(|name| session.key.path.join(name)).filter(|file| !history_files.contains(file));
+    Companion::of(&store, [PathBuf::from(INDEX)].into_iter().chain(others))
+}
+
 /// The session's directory; `None` where the session is a single file.
 fn open(session: &Session) -> Result<Option<StoreDir>> {
     if is_flat(session) {
@@ -307,16 +356,23 @@ fn open(session: &Session) -> Result<Option<StoreDir>> {
     }
 }
 
-/// All regular files below `below`; symlinks are not followed and not copied.
+/// All regular files below `below`.
 fn collect(
     here: &StoreDir,
     in_store: &Path,
     below: &Path,
     found: &mut Vec<(PathBuf, Content)>,
 ) -> Result<()> {
-    let is_dir = here.stat(below)?.is_some_and(|stat| stat.kind == EntryKind::Dir);
-    let Some(dir) = (if is_dir { here.dir(below)? } else { None }) else { return Ok(()) };
-    for entry in dir.entries()? {
+    let opened;
+    let dir = if below.as_os_str().is_empty() {
+        here
+    } else {
+        let is_dir = here.stat(below)?.is_some_and(|stat| stat.kind == EntryKind::Dir);
+        let Some(dir) = (if is_dir { here.dir(below)? } else { None }) else { return Ok(()) };
+        opened = dir;
+        &opened
+    };
+    for entry in dir.entries_behind_links()?.0 {
         let path = below.join(&entry.name);
         match entry.kind {
             EntryKind::File => {
@@ -334,6 +390,8 @@ fn collect(
 #[derive(Debug, Default, PartialEq)]
 struct Named {
     subagents: BTreeSet<String>,
+    /// Calls that started a sub-agent of a client before 1.25.
+    tasks: BTreeSet<String>,
     uploads: BTreeSet<String>,
 }
 
@@ -360,13 +418,17 @@ fn names_in(wire: File, path: &Path, bytes: u64) -> Result<Named> {
 
 fn add_names(bytes: &[u8], named: &mut Named) {
     let is_id = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    for at in memmem::find_iter(bytes, b"agent_id") {
-        // `"agent_id": "a1b2"`, also inside a string (`\"agent_id\":\"a1b2\"`), or `agent_id: a1b2`.
-        let rest = &bytes[at + b"agent_id".len()..];
-        let start = rest.iter().take(8).position(is_id).unwrap_or(rest.len());
-        let id: Vec<u8> = rest[start..].iter().take_while(|byte| is_id(byte)).copied().collect();
-        named.subagents.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
-    }
+    let ids = |key: &'static str, found: &mut BTreeSet<String>| {
+        for at in memmem::find_iter(bytes, key.as_bytes()) {
+            // `"agent_id": "a1b2"`, also inside a string (`\"agent_id\":\"a1b2\"`), or `agent_id: a1b2`.
+            let rest = &bytes[at + key.len()..];
+            let start = rest.iter().take(8).position(is_id).unwrap_or(rest.len());
+            let id: Vec<u8> = rest[start..].iter().take_while(|byte| is_id(byte)).copied().collect();
+            found.extend(String::from_utf8(id).ok().filter(|id| !id.is_empty()));
+        }
+    };
+    ids("agent_id", &mut named.subagents);
+    ids("task_tool_call_id", &mut named.tasks);
     for at in memmem::find_iter(bytes, b"uploads/") {
         let ends =
             |byte: &u8| matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'/') || byte.is_ascii_whitespace();

@@ -94,7 +94,7 @@ pub(super) fn of_context(dir: &StoreDir, context: &Path) -> Result<Head> {
         let mut buffer = String::new();
         if head.first_prompt.is_none()
             && let Ok(record) = parse::context_line(&line, &mut buffer)
-            && record.role.plain() == "user"
+            && record.role.text() == "user"
         {
             let text = record.content.text().unwrap_or_default();
             if !is_the_clients_own(&TextKey::of(&text)) {

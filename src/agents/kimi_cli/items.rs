@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::{Content, JsonStr, Part};
+use super::json::{Content, JsonStr, Part, objects};
 use super::parse::{Context, Message, ToolResult, Wire};
 use crate::session::{Item, ItemSink};
 
@@ -39,26 +39,24 @@ pub(super) fn of_wire(wire: &Wire<'_>, line: &[u8], sink: &mut ItemSink<'_>) {
 /// The items of a context line; `line` is its text.
 pub(super) fn of_context(record: &Context<'_>, line: &[u8], sink: &mut ItemSink<'_>) {
     let sink = &mut |item: Item<'_>| sink(None::<Timestamp>, item);
-    match record.role.plain() {
+    match &*record.role.text() {
         "_checkpoint" | "_usage" => {}
         "_system_prompt" | "system" => {
             notice("system prompt", record.content.text().unwrap_or_default(), sink);
         }
         "user" => prompt(record.content, |text| Item::User { text }, sink),
         "assistant" => {
-            record.content.parts().iter().for_each(|part| reply_part(part, sink));
-            for each in &record.tool_calls {
-                call(each.id, each.function.name, each.function.arguments, sink);
-            }
+            record.content.each_part(|part| reply_part(&part, sink));
+            record.tool_calls.each(|each| call(each.id, each.name, each.arguments, sink));
         }
         "tool" => {
-            let (output, blobs) = output(record.content);
+            let output = output(record.content);
             let is_error = output.starts_with("<system>ERROR");
             let id = record.tool_call_id.map(JsonStr::text).unwrap_or_default();
             sink(Item::ToolResult { id, output, is_error });
-            blobs.iter().for_each(|blob| reply_part(blob, sink));
+            other_parts(record.content, sink);
         }
-        role => sink(Item::Unknown { kind: role.into(), json: String::from_utf8_lossy(line) }),
+        role => sink(Item::Unknown { kind: role.to_owned().into(), json: String::from_utf8_lossy(line) }),
     }
 }
 
@@ -66,16 +64,28 @@ type Sink<'s> = dyn FnMut(Item<'_>) + 's;
 
 /// A user's text, as the client joins it, then what else the input holds.
 fn prompt(content: Content<'_>, item: impl Fn(Cow<'_, str>) -> Item<'_>, sink: &mut Sink<'_>) {
-    let rest = match content {
-        Content::Text(_) | Content::Nothing => Vec::new(),
-        Content::Parts(_) => content.parts(),
-    };
     match content.text() {
         Some(text) => sink(item(text)),
-        None if rest.is_empty() => sink(item("".into())),
-        None => {}
+        None => {
+            let mut is_empty = true;
+            content.each_part(|_| is_empty = false);
+            if is_empty {
+                sink(item("".into()));
+            }
+        }
     }
-    rest.iter().filter(|part| !matches!(part, Part::Text(_))).for_each(|part| reply_part(part, sink));
+    other_parts(content, sink);
+}
+
+/// What a content holds besides text.
+fn other_parts(content: Content<'_>, sink: &mut Sink<'_>) {
+    if let Content::Parts(_) = content {
+        content.each_part(|part| {
+            if !matches!(part, Part::Text(_)) {
+                reply_part(&part, sink);
+            }
+        });
+    }
 }
 
 fn reply_part(part: &Part<'_>, sink: &mut Sink<'_>) {
@@ -101,10 +111,8 @@ fn call(id: JsonStr<'_>, name: JsonStr<'_>, arguments: Option<JsonStr<'_>>, sink
 /// A tool's output, and its message for the model where it is something else.
 fn wire_result(id: JsonStr<'_>, result: &ToolResult<'_>, sink: &mut Sink<'_>) {
     let id = id.text();
-    let (text, blobs) = match Content::of(result.output) {
-        Some(content) => output(content),
-        None => (result.output.get().into(), Vec::new()),
-    };
+    let content = Content::of(result.output);
+    let text = content.map_or_else(|| result.output.get().into(), output);
     let message = result.message.map(JsonStr::text).unwrap_or_default();
     let is_error = result.is_error;
     if text.is_empty() {
@@ -115,86 +123,57 @@ fn wire_result(id: JsonStr<'_>, result: &ToolResult<'_>, sink: &mut Sink<'_>) {
             notice("tool", message, sink);
         }
     }
-    blobs.iter().for_each(|blob| reply_part(blob, sink));
+    if let Some(content) = content {
+        other_parts(content, sink);
+    }
 }
 
-/// The text of an output, one part per line, and its other parts.
-fn output(content: Content<'_>) -> (Cow<'_, str>, Vec<Part<'_>>) {
-    if let Content::Text(text) = content {
-        return (text.text(), Vec::new());
-    }
-    let (texts, others): (Vec<_>, Vec<_>) =
-        content.parts().into_iter().partition(|part| matches!(part, Part::Text(_)));
-    let mut joined = Cow::Borrowed("");
-    for part in texts {
-        let Part::Text(text) = part else { continue };
-        if joined.is_empty() {
-            joined = text.text();
-        } else {
-            let joined = joined.to_mut();
-            if !joined.ends_with('\n') {
-                joined.push('\n');
-            }
-            joined.push_str(&text.text());
+/// The text of an output, one part per line.
+fn output(content: Content<'_>) -> Cow<'_, str> {
+    let line = |joined: &mut String| {
+        if !joined.is_empty() && !joined.ends_with('\n') {
+            joined.push('\n');
         }
-    }
-    (joined, others)
+    };
+    content.text_joined(line).unwrap_or_default()
 }
 
 fn notice(kind: &str, text: Cow<'_, str>, sink: &mut Sink<'_>) {
     sink(Item::Notice { kind: kind.into(), text });
 }
 
-/// The fields of payloads that become notices. Everything is optional: a payload of another shape is
-/// shown as it is. Facts: `docs/stores/kimi-cli.md`, "2.2 wire.jsonl".
-#[derive(Deserialize, Default)]
-struct Fields<'a> {
-    #[serde(borrow, default)]
-    title: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    body: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    event: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    target: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    action: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    reason: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    sender: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    description: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    response: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    feedback: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    questions: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    answers: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    file_path: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    question: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error_type: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    status_code: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    next_attempt: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    max_attempts: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    wait_s: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    agent_id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    subagent_type: Option<&'a RawValue>,
+objects! {
+    /// The fields of payloads that become notices. Everything is optional: a payload of another shape is
+    /// shown as it is. Facts: `docs/stores/kimi-cli.md`, "2.2 wire.jsonl".
+    struct Fields<'a> {
+        title: &'a RawValue = "title",
+        body: &'a RawValue = "body",
+        event: &'a RawValue = "event",
+        target: &'a RawValue = "target",
+        action: &'a RawValue = "action",
+        reason: &'a RawValue = "reason",
+        sender: &'a RawValue = "sender",
+        description: &'a RawValue = "description",
+        response: &'a RawValue = "response",
+        feedback: &'a RawValue = "feedback",
+        questions: &'a RawValue = "questions",
+        answers: &'a RawValue = "answers",
+        content: &'a RawValue = "content",
+        file_path: &'a RawValue = "file_path",
+        question: &'a RawValue = "question",
+        error: &'a RawValue = "error",
+        error_type: &'a RawValue = "error_type",
+        status_code: &'a RawValue = "status_code",
+        next_attempt: &'a RawValue = "next_attempt",
+        max_attempts: &'a RawValue = "max_attempts",
+        wait_s: &'a RawValue = "wait_s",
+        agent_id: &'a RawValue = "agent_id",
+        subagent_type: &'a RawValue = "subagent_type",
+        task_tool_call_id: &'a RawValue = "task_tool_call_id",
+    }
+    struct Event<'a> {
+        kind: JsonStr<'a> = "type",
+    }
 }
 
 fn other(kind: &str, payload: &RawValue, sink: &mut Sink<'_>) {
@@ -275,14 +254,11 @@ fn retry(f: &Fields<'_>) -> String {
 }
 
 fn subagent(f: &Fields<'_>) -> String {
-    #[derive(Deserialize)]
-    struct Event<'a> {
-        #[serde(borrow, rename = "type")]
-        kind: JsonStr<'a>,
-    }
-    let event = f.event.and_then(|raw| serde_json::from_str::<Event<'_>>(raw.get()).ok());
-    let event = event.map_or("an event".into(), |event| event.kind.text());
-    format!("{}: {event}", words(&[f.subagent_type, f.agent_id]))
+    let event = f.event.and_then(|raw| serde_json::from_str::<Event<'_>>(raw.get()).ok()?.kind);
+    let event = event.map_or("an event".into(), JsonStr::text);
+    // Clients before 1.25 say only which call the sub-agent works for.
+    let who = f.agent_id.or(f.task_tool_call_id);
+    format!("{}: {event}", words(&[f.subagent_type, who]))
 }
 
 fn questions(raw: Option<&RawValue>) -> String {
@@ -328,28 +304,34 @@ fn questions(raw: Option<&RawValue>) -> String {
 fn answers(raw: Option<&RawValue>) -> String {
     let Some(list) = raw else { return String::new() };
     // A map in the file's order, keys and values as they are.
-    let Ok(pairs) = serde_json::from_str::<Pairs<'_>>(list.get()) else { return list.get().to_owned() };
-    let shown: Vec<String> =
-        pairs.0.iter().map(|(question, answer)| format!("{question}: {}", answer.text())).collect();
-    shown.join("\n")
+    match serde_json::from_str::<Answers>(list.get()) {
+        Ok(Answers(lines)) => lines,
+        Err(_) => list.get().to_owned(),
+    }
 }
 
-struct Pairs<'a>(Vec<(Cow<'a, str>, JsonStr<'a>)>);
+/// A map of texts, a line each.
+struct Answers(String);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+impl<'de> Deserialize<'de> for Answers {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> serde::de::Visitor<'de> for InOrder {
-            type Value = Pairs<'de>;
+            type Value = Answers;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a map of texts")
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Answers, A::Error> {
+                let mut lines = String::new();
+                while let Some((question, answer)) = map.next_entry::<JsonStr<'de>, JsonStr<'de>>()? {
+                    if !lines.is_empty() {
+                        lines.push('\n');
+                    }
+                    lines.push_str(&question.text());
+                    lines.push_str(": ");
+                    lines.push_str(&answer.text());
                 }
-                Ok(Pairs(pairs))
+                Ok(Answers(lines))
             }
         }
         from.deserialize_map(InOrder)

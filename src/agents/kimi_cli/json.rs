@@ -1,5 +1,5 @@
-//! JSON as the records hold it: strings that are unescaped only when somebody wants to see them, and
-//! message contents.
+//! JSON as the records hold it: strings that are unescaped only when somebody wants to see them, objects of which
+//! the last of two equal keys counts, and message contents.
 //!
 //! serde_json refuses a lone surrogate escape in a string, Python writes them; the record is valid all the
 //! same. So strings stay raw while a record is read (which proves that they are well formed) and are
@@ -34,11 +34,6 @@ impl<'a> JsonStr<'a> {
         }
         text.push_str(rest);
         Cow::Owned(text)
-    }
-
-    /// The text, if telling it costs nothing: names of types and roles.
-    pub fn plain(self) -> &'a str {
-        self.0
     }
 }
 
@@ -86,6 +81,66 @@ fn hex4(text: &str) -> Option<(u32, &str)> {
     Some((u32::from_str_radix(digits, 16).ok()?, rest))
 }
 
+/// Objects read as the client's parsers read them, Python's `json` as well as pydantic: escapes in keys count for
+/// what they stand for, and of equal keys the last. Every field is an [`Option`]: `None` where the key is not there.
+macro_rules! objects {
+    ($($(#[$about:meta])* struct $name:ident $(<$a:lifetime>)? { $($field:ident: $type:ty = $key:literal,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub(super) struct $name $(<$a>)? {
+            $(pub $field: Option<$type>,)*
+        }
+
+        impl<'de $(: $a, $a)?> serde::Deserialize<'de> for $name $(<$a>)? {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                struct Wanted<T>(std::marker::PhantomData<T>);
+                impl<'de $(: $a, $a)?> serde::de::Visitor<'de> for Wanted<$name $(<$a>)?> {
+                    type Value = $name $(<$a>)?;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("an object")
+                    }
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                        let mut found = <$name $(<$a>)?>::default();
+                        while let Some(key) = map.next_key::<$crate::agents::kimi_cli::json::JsonStr<'de>>()? {
+                            match &*key.text() {
+                                $($key => found.$field = Some(map.next_value()?),)*
+                                _ => drop(map.next_value::<serde::de::IgnoredAny>()?),
+                            }
+                        }
+                        Ok(found)
+                    }
+                }
+                from.deserialize_map(Wanted(std::marker::PhantomData))
+            }
+        }
+    )*};
+}
+pub(super) use objects;
+
+/// Gives the elements of a list to `each`, one at a time.
+///
+/// # Errors
+/// Why it is no list, or an element no `T`; those before it were given.
+pub(super) fn each_of<'a, T: Deserialize<'a>>(
+    list: &'a RawValue,
+    each: impl FnMut(T),
+) -> Result<(), serde_json::Error> {
+    struct Elements<T, F>(F, std::marker::PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, F: FnMut(T)> serde::de::Visitor<'de> for Elements<T, F> {
+        type Value = ();
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+            while let Some(element) = list.next_element()? {
+                (self.0)(element);
+            }
+            Ok(())
+        }
+    }
+    serde_json::Deserializer::from_str(list.get()).deserialize_seq(Elements(each, std::marker::PhantomData))
+}
+
 /// The content of a message or a prompt: a string, or a list of parts (`docs/stores/kimi-cli.md`,
 /// "2.1 context.jsonl").
 #[derive(Clone, Copy, Debug)]
@@ -124,36 +179,36 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// The parts, in order.
-    pub fn parts(self) -> Vec<Part<'a>> {
+    /// Gives the parts to `each`, in order.
+    pub fn each_part(self, mut each: impl FnMut(Part<'a>)) {
         match self {
-            Content::Text(text) => vec![Part::Text(text)],
-            Content::Nothing => Vec::new(),
-            Content::Parts(list) => {
-                let parts: Vec<&RawValue> = serde_json::from_str(list.get()).unwrap_or_default();
-                parts.into_iter().map(Part::of).collect()
-            }
+            Content::Text(text) => each(Part::Text(text)),
+            Content::Nothing => {}
+            // Any element is a raw value, so nothing can be wrong with one.
+            Content::Parts(list) => drop(each_of(list, |part| each(Part::of(part)))),
         }
     }
 
     /// The text as the client extracts it: texts of parts joined by one space, other parts ignored.
     /// `None` if there is no text part.
     pub fn text(self) -> Option<Cow<'a, str>> {
-        if let Content::Text(text) = self {
-            return Some(text.text());
-        }
+        self.text_joined(|joined| joined.push(' '))
+    }
+
+    /// The texts of the parts, with what `between` adds between them.
+    pub fn text_joined(self, between: impl Fn(&mut String)) -> Option<Cow<'a, str>> {
         let mut joined: Option<Cow<'a, str>> = None;
-        for part in self.parts() {
-            let Part::Text(text) = part else { continue };
+        self.each_part(|part| {
+            let Part::Text(text) = part else { return };
             match &mut joined {
                 Some(joined) => {
                     let joined = joined.to_mut();
-                    joined.push(' ');
+                    between(joined);
                     joined.push_str(&text.text());
                 }
                 None => joined = Some(text.text()),
             }
-        }
+        });
         joined
     }
 }
@@ -185,26 +240,18 @@ impl<'a> Part<'a> {
     }
 }
 
-#[derive(serde::Deserialize)]
-struct Url<'a> {
-    #[serde(borrow)]
-    url: JsonStr<'a>,
-}
-
-#[derive(serde::Deserialize)]
-struct PartFields<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: JsonStr<'a>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    think: Option<&'a RawValue>,
-    #[serde(borrow)]
-    image_url: Option<&'a RawValue>,
-    #[serde(borrow)]
-    audio_url: Option<&'a RawValue>,
-    #[serde(borrow)]
-    video_url: Option<&'a RawValue>,
+objects! {
+    struct Url<'a> {
+        url: JsonStr<'a> = "url",
+    }
+    struct PartFields<'a> {
+        kind: &'a RawValue = "type",
+        text: &'a RawValue = "text",
+        think: &'a RawValue = "think",
+        image_url: &'a RawValue = "image_url",
+        audio_url: &'a RawValue = "audio_url",
+        video_url: &'a RawValue = "video_url",
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
@@ -214,11 +261,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
         let url = |kind, raw: Option<&'a RawValue>| {
             let parsed = raw.map(|raw| serde_json::from_str::<Url<'a>>(raw.get()));
             match parsed {
-                Some(Ok(Url { url })) => Ok(Part::Url { kind, url }),
+                Some(Ok(Url { url: Some(url) })) => Ok(Part::Url { kind, url }),
                 _ => Err(wants("a url part without a url")),
             }
         };
-        match fields.kind.plain() {
+        let kind = fields.kind.and_then(JsonStr::of).ok_or_else(|| wants("no type"))?;
+        match &*kind.text() {
             "text" => fields.text.and_then(JsonStr::of).map(Part::Text).ok_or_else(|| wants("no text")),
             "think" => {
                 fields.think.and_then(JsonStr::of).map(Part::Thinking).ok_or_else(|| wants("no thinking"))
@@ -226,7 +274,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
             "image_url" => url("image", fields.image_url),
             "audio_url" => url("audio", fields.audio_url),
             "video_url" => url("video", fields.video_url),
-            _ => Ok(Part::Unknown { kind: fields.kind, json: "" }),
+            _ => Ok(Part::Unknown { kind, json: "" }),
         }
     }
 }

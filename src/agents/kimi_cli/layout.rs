@@ -4,19 +4,20 @@
 //! what a stat says may have changed. Folder names are never decoded: a directory belongs to a project only
 //! if kimi.json lists a path with that hash. Facts: `docs/stores/kimi-cli.md`, "1. Layout".
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use md5::{Digest, Md5};
-use serde::Deserialize;
 
 use super::head::{self, Head};
-use super::json::JsonStr;
+use super::json::{JsonStr, objects};
 use super::lenient::{self, Control};
 use crate::agents::{Discovery, Memory};
-use crate::session::{AgentKind, Damage, DamageClass, Place, Result, Session, SessionKey};
+use crate::host::mountinfo::Device;
+use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Entry, EntryKind, Stamp, StoreDir, read_small};
 
@@ -49,7 +50,9 @@ struct Known {
     files: Stats,
     head: Head,
     /// The title, or why there is none.
-    title: Result<Option<String>, String>,
+    title: Result<Option<String>, Damage>,
+    /// Whether a file of it is a link.
+    has_links: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -92,9 +95,9 @@ impl Stats {
         self.wire.is_some() || self.context.is_some()
     }
 
+    /// The time by which the client sorts its sessions: that of context.jsonl, whatever the records say.
     pub fn updated(&self) -> Timestamp {
-        let newest = [self.wire, self.context].into_iter().flatten().map(|stat| stat.modified()).max();
-        newest.unwrap_or_else(|| self.own.modified())
+        self.context.or(self.wire).unwrap_or(self.own).modified()
     }
 }
 
@@ -109,16 +112,24 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         previous: &previous.sessions,
         found: Discovery::default(),
         known: HashMap::new(),
+        listed: HashSet::new(),
+        links: Vec::new(),
     };
     look.found.directories.push(PathBuf::new());
     let sessions = match store.dir(Path::new(SESSIONS)) {
         Ok(Some(sessions)) => sessions,
         Ok(None) => return Ok(look.found),
         Err(refusal) => {
-            look.problem(SESSIONS.into(), refusal.to_string());
+            look.unread(Path::new(SESSIONS), &refusal);
             return Ok(look.found);
         }
     };
+    if store.is_link(Path::new(SESSIONS)) {
+        look.found.links.push(SESSIONS.into());
+    }
+    if store.is_link(Path::new(INDEX)) {
+        look.found.unheard.push(INDEX.into());
+    }
     let index = store.stat(Path::new(INDEX))?;
     let projects = match before {
         Some(before) if before.index == index && index.is_some_and(|stat| stat.vouches(before.at)) => {
@@ -126,12 +137,22 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         }
         _ => Arc::new(Projects::read(&store)),
     };
-    if let Err(what) = &projects.listed {
-        look.problem(INDEX.into(), what.clone());
-    }
+    look.found.problems.extend(projects.listed.as_ref().err().cloned());
     look.found.directories.push(SESSIONS.into());
-    for group in sessions.entries()? {
-        look.group(&sessions, &group, &projects);
+    let groups = match sessions.entries() {
+        Ok(groups) => groups,
+        Err(refusal) => {
+            look.unread(Path::new(SESSIONS), &refusal);
+            return Ok(look.found);
+        }
+    };
+    // What is there itself comes before links that lead to it: a session is listed once.
+    let (links, own): (Vec<_>, Vec<_>) = groups.iter().partition(|group| group.kind == EntryKind::Symlink);
+    for group in own.into_iter().chain(links) {
+        look.group(&sessions, group, &projects);
+    }
+    for (group, entry, path, place) in std::mem::take(&mut look.links) {
+        look.entry(&group, &entry, true, &path, &place);
     }
     let Look { mut found, known, .. } = look;
     found.indexes = vec![INDEX.into()];
@@ -146,79 +167,159 @@ struct Look<'a> {
     previous: &'a [Arc<Session>],
     found: Discovery,
     known: HashMap<Arc<Path>, (usize, Known)>,
+    /// The directories and files that were taken up as groups and sessions.
+    listed: HashSet<(Device, u64)>,
+    /// Links in groups, for the end: what they lead to may be listed itself. The entry has the kind of that.
+    links: Vec<(Rc<StoreDir>, Entry, PathBuf, Place)>,
 }
 
 impl Look<'_> {
+    /// What cannot be read is told, and hides nothing else.
+    fn unread(&mut self, path: &Path, why: &Refusal) {
+        self.found.problems.push(Damage::unread(path.to_string_lossy(), why));
+    }
+
     fn problem(&mut self, file: PathBuf, message: String) {
         let file = file.to_string_lossy().into_owned();
         let class = DamageClass::Sidecar;
-        self.found.problems.push(Damage { file, line: 1, byte: 0, class, message });
+        self.found.problems.push(Damage::of_whole(file, class, message));
     }
 
     /// All sessions of one work directory. What cannot be read is a problem; the others are still found.
     fn group(&mut self, sessions: &StoreDir, entry: &Entry, projects: &Projects) {
         let path = Path::new(SESSIONS).join(&entry.name);
-        if entry.name.as_encoded_bytes().starts_with(b".") || entry.kind == EntryKind::File {
+        if entry.name.as_encoded_bytes().starts_with(b".") {
             return;
         }
-        let Some(name) = self.usable(&path, entry) else { return };
-        self.found.directories.push(path.clone());
+        let Some((name, kind)) = self.usable(sessions, &path, entry) else { return };
+        if kind == EntryKind::File {
+            return;
+        }
         let listed = match sessions.dir(Path::new(name)) {
-            Ok(Some(group)) => group.entries().map(|entries| (group, entries)),
+            Ok(Some(group)) => {
+                group.stat(Path::new("")).and_then(|facts| Ok((facts, group.entries()?, group)))
+            }
             Ok(None) => return,
             Err(refusal) => Err(refusal),
         };
-        let (group, entries) = match listed {
+        let (facts, entries, group) = match listed {
             Ok(listed) => listed,
-            Err(refusal) => return self.problem(path, refusal.to_string()),
+            Err(refusal) => return self.unread(&path, &refusal),
         };
+        if facts.is_some_and(|facts| !self.listed.insert(facts.identity())) {
+            return;
+        }
+        if entry.kind == EntryKind::Symlink {
+            self.found.links.push(path.clone());
+        }
+        self.found.directories.push(path.clone());
         let place = projects.place(name);
-        let mut dirs: Vec<&str> = Vec::new();
+        let group = Rc::new(group);
+        let mut dirs: HashSet<String> = HashSet::new();
         for wanted in [EntryKind::Dir, EntryKind::Symlink, EntryKind::Other, EntryKind::File] {
             for entry in entries.iter().filter(|entry| entry.kind == wanted) {
                 // A session may be named so; a fork that a crash left half made may not.
                 if entry.name.as_encoded_bytes().starts_with(b".turnfs-") {
                     continue;
                 }
-                let is_flat = matches!(entry.kind, EntryKind::File | EntryKind::Other);
-                if is_flat && !entry.name.as_encoded_bytes().ends_with(b".jsonl") {
+                let has_suffix = entry.name.as_encoded_bytes().ends_with(b".jsonl");
+                if matches!(entry.kind, EntryKind::File | EntryKind::Other) && !has_suffix {
                     continue;
                 }
                 let path = path.join(&entry.name);
-                let Some(name) = self.usable(&path, entry) else { continue };
-                if !is_flat {
-                    self.found.directories.push(path.clone());
-                }
-                let id = if is_flat { name.trim_end_matches(".jsonl") } else { name };
-                // The client renames <id>.jsonl into <id>/; a copy left beside it is not read any more.
-                if id.is_empty() || (is_flat && dirs.binary_search(&id).is_ok()) {
+                let Some((name, kind)) = self.usable(&group, &path, entry) else { continue };
+                if kind == EntryKind::File && !has_suffix {
                     continue;
                 }
-                match self.session(&group, name, id, &path, &place) {
-                    Ok(true) if !is_flat => dirs.push(id),
-                    Ok(_) => {}
-                    Err(refusal) => self.problem(path, refusal.to_string()),
+                // The client renames <id>.jsonl into <id>/; a copy left beside it is not read any more.
+                if kind == EntryKind::File && dirs.contains(name.trim_end_matches(".jsonl")) {
+                    continue;
+                }
+                if entry.kind == EntryKind::Symlink {
+                    dirs.insert(name.to_owned());
+                    let entry = Entry { name: entry.name.clone(), kind };
+                    self.links.push((group.clone(), entry, path, place.clone()));
+                } else if self.entry(&group, entry, false, &path, &place) && kind == EntryKind::Dir {
+                    dirs.insert(name.to_owned());
                 }
             }
         }
     }
 
-    /// The name, if it can be one of a session and is really in the store.
-    fn usable<'e>(&mut self, path: &Path, entry: &'e Entry) -> Option<&'e str> {
+    /// Takes up what may be a session; whether it is one. A link has the kind of what it leads to.
+    fn entry(&mut self, group: &StoreDir, entry: &Entry, is_link: bool, path: &Path, place: &Place) -> bool {
+        let Some(name) = entry.name.to_str() else { return false };
+        let is_flat = entry.kind == EntryKind::File;
+        let id = if is_flat { name.trim_end_matches(".jsonl") } else { name };
+        match (is_flat, is_link) {
+            (true, true) => self.found.unheard.push(path.to_owned()),
+            (true, false) => {}
+            (false, _) => {
+                if is_link {
+                    self.found.links.push(path.to_owned());
+                }
+                self.found.directories.push(path.to_owned());
+            }
+        }
+        if id.is_empty() {
+            return false;
+        }
+        match self.session(group, name, id, path, place) {
+            Ok(is_session) => is_session,
+            Err(refusal) => {
+                self.unread(path, &refusal);
+                // A session that cannot be read is still one.
+                refusal.is_unreadable() && !is_flat && self.unreadable(group, name, path, place)
+            }
+        }
+    }
+
+    /// Takes up a session of which nothing can be read.
+    fn unreadable(&mut self, group: &StoreDir, name: &str, path: &Path, place: &Place) -> bool {
+        let Ok(Some(own)) = group.stat(Path::new(name)) else { return false };
+        if !self.listed.insert(own.identity()) {
+            return false;
+        }
+        let session = Session {
+            key: SessionKey { agent: AgentKind::KimiCli, root: self.root.clone(), path: path.into() },
+            id: name.to_owned(),
+            place: place.clone(),
+            name: None,
+            title: None,
+            first_prompt: None,
+            created: own.born().unwrap_or_else(|| own.modified()),
+            updated: own.modified(),
+            model: None,
+            history_mode: None,
+            forked_from: None,
+            files: vec![path.join(WIRE)],
+            sidecars: Vec::new(),
+            archived: None,
+            subagent: None,
+        };
+        self.found.sessions.push(Arc::new(session));
+        true
+    }
+
+    /// The name, if it can be one of a session and is really in the store, and the kind of what it leads to.
+    fn usable<'e>(&mut self, dir: &StoreDir, path: &Path, entry: &'e Entry) -> Option<(&'e str, EntryKind)> {
         let Some(name) = entry.name.to_str() else {
             self.problem(path.to_owned(), "the name is not valid UTF-8, so it is left out".into());
             return None;
         };
-        match entry.kind {
-            EntryKind::Dir | EntryKind::File => Some(name),
-            EntryKind::Symlink => {
-                self.problem(
-                    path.to_owned(),
-                    "a symbolic link is not followed, though kimi-cli does so".into(),
-                );
-                None
-            }
-            EntryKind::Other => {
+        let kind = match entry.kind {
+            EntryKind::Symlink => match dir.led_to(Path::new(name)) {
+                Ok(stamp) => stamp.kind,
+                Err(refusal) => {
+                    self.unread(path, &refusal);
+                    return None;
+                }
+            },
+            kind => kind,
+        };
+        match kind {
+            EntryKind::Dir | EntryKind::File => Some((name, kind)),
+            EntryKind::Symlink | EntryKind::Other => {
                 self.problem(path.to_owned(), "it is no regular file, so it is left out".into());
                 None
             }
@@ -235,7 +336,7 @@ impl Look<'_> {
         place: &Place,
     ) -> Result<bool> {
         let Some(stats) = Stats::of(group, Path::new(name))? else { return Ok(false) };
-        if !stats.has_history() {
+        if !stats.has_history() || !self.listed.insert(stats.own.identity()) {
             return Ok(false);
         }
         let before = self.before.and_then(|before| {
@@ -253,10 +354,11 @@ impl Look<'_> {
                 true => session.clone(),
                 false => Arc::new(Session { place: place.clone(), ..(**session).clone() }),
             };
-            if let Err(what) = &known.title {
-                self.problem(path.join(STATE), what.clone());
-            }
+            self.found.problems.extend(known.title.as_ref().err().cloned());
             self.found.sessions.push(session);
+            if known.has_links {
+                self.found.unheard.push(path.to_owned());
+            }
             self.known.insert(key, (number, known.clone()));
             return Ok(true);
         }
@@ -271,7 +373,7 @@ impl Look<'_> {
         };
         // A session that cannot be read is still one.
         let head = head.unwrap_or_else(|refusal| {
-            self.problem(path.to_path_buf(), refusal.to_string());
+            self.unread(path, &refusal);
             Head::default()
         });
         let title = match (&dir, &stats.state, before) {
@@ -280,22 +382,26 @@ impl Look<'_> {
             {
                 known.title.clone()
             }
-            (Some(dir), Some(_), _) => title(dir),
+            (Some(dir), Some(_), _) => title(dir, path),
             _ => Ok(None),
         };
-        if let Err(what) = &title {
-            self.problem(path.join(STATE), what.clone());
+        self.found.problems.extend(title.as_ref().err().cloned());
+        let names = dir.as_ref().map(StoreDir::entries_behind_links).transpose()?;
+        let (names, has_links) = names.unwrap_or_default();
+        if has_links {
+            self.found.unheard.push(path.to_owned());
         }
-        let names = dir.as_ref().map(StoreDir::entries).transpose()?.unwrap_or_default();
         let mut session = Session {
             key: SessionKey { agent: AgentKind::KimiCli, root: self.root.clone(), path: key.clone() },
             id: id.to_owned(),
             place: place.clone(),
-            title: title.clone().unwrap_or(None),
+            name: None,
+            title: title.as_ref().ok().cloned().flatten(),
             first_prompt: head.first_prompt.clone(),
             created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
             updated: stats.updated(),
             model: None,
+            archived: None,
             history_mode: head.protocol.clone(),
             forked_from: None,
             files: Vec::new(),
@@ -304,7 +410,7 @@ impl Look<'_> {
         };
         (session.files, session.sidecars) = files(&key, &names);
         self.found.sessions.push(Arc::new(session));
-        self.known.insert(key, (number, Known { files: stats, head, title }));
+        self.known.insert(key, (number, Known { files: stats, head, title, has_links }));
         Ok(true)
     }
 }
@@ -329,6 +435,16 @@ pub(super) fn files(session: &Path, names: &[Entry]) -> (Vec<PathBuf>, Vec<PathB
     (history.into_iter().map(|(_, path)| path).collect(), others)
 }
 
+/// As [`Stats::updated`], out of the times of a session's files.
+pub(super) fn active(files: &[PathBuf], modified: &[Timestamp]) -> Option<Timestamp> {
+    let of = |name: &str| {
+        let at = files.iter().position(|file| file.file_name().is_some_and(|own| own == name))?;
+        modified.get(at).copied()
+    };
+    // A flat session has one file, under its id.
+    of(CONTEXT).or_else(|| of(WIRE)).or_else(|| modified.first().copied())
+}
+
 /// The place of a history file among the others; `None` for any other file.
 pub(super) fn order(name: &str) -> Option<(u8, u64)> {
     match name {
@@ -342,31 +458,48 @@ pub(super) fn order(name: &str) -> Option<(u8, u64)> {
     }
 }
 
-#[derive(Deserialize)]
-struct State<'a> {
-    #[serde(borrow, default)]
-    custom_title: Option<JsonStr<'a>>,
+/// N of `context_sub_N.jsonl`, a sub-agent's context as clients before 1.25 wrote it.
+pub(super) fn subagent_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("context_sub_")?.strip_suffix(".jsonl")?;
+    number.parse::<u64>().ok().filter(|n| n.to_string() == number)
+}
+
+objects! {
+    struct State<'a> {
+        custom_title: Option<JsonStr<'a>> = "custom_title",
+    }
+    /// kimi.json.
+    struct Index {
+        work_dirs: Vec<WorkDir> = "work_dirs",
+    }
+    struct WorkDir {
+        path: String = "path",
+        kaos: String = "kaos",
+    }
 }
 
 /// The title that the user or the client gave, out of state.json.
-fn title(dir: &StoreDir) -> Result<Option<String>, String> {
+fn title(dir: &StoreDir, path: &Path) -> Result<Option<String>, Damage> {
     let file = Path::new(STATE);
     let bytes = match read_small(dir, file, LONGEST_STATE) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Ok(None),
-        Err(refusal) => return Err(refusal.to_string()),
+        Err(refusal) => return Err(Damage::unread(path.join(STATE).to_string_lossy(), &refusal)),
+    };
+    let broken = |what: &str| {
+        Damage::of_whole(path.join(STATE).to_string_lossy(), DamageClass::Sidecar, broken_state(what))
     };
     count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
-    let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken_state("not valid UTF-8"))?;
+    let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken("not valid UTF-8"))?;
     let title = |text: &str| {
         let state: State<'_> = serde_json::from_str(text)?;
-        Ok::<_, serde_json::Error>(state.custom_title.map(|title| title.text().into_owned()))
+        Ok::<_, serde_json::Error>(state.custom_title.flatten().map(|title| title.text().into_owned()))
     };
     let title = title(text).or_else(|error| {
         let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
         title(&plain)
     });
-    let title = title.map_err(|error| broken_state(&error.to_string()))?;
+    let title = title.map_err(|error| broken(&error.to_string()))?;
     Ok(title.filter(|title| !title.trim().is_empty()))
 }
 
@@ -379,41 +512,28 @@ pub(super) fn broken_state(what: &str) -> String {
 
 /// The projects that kimi.json lists, by the name of their directory under sessions/.
 struct Projects {
-    listed: Result<HashMap<String, Place>, String>,
-}
-
-#[derive(Deserialize)]
-struct Index {
-    work_dirs: Vec<WorkDir>,
-}
-
-#[derive(Deserialize)]
-struct WorkDir {
-    path: String,
-    #[serde(default = "local")]
-    kaos: String,
-}
-
-fn local() -> String {
-    LOCAL.to_owned()
+    listed: Result<HashMap<String, Place>, Damage>,
 }
 
 impl Projects {
     fn read(store: &StoreDir) -> Projects {
+        let broken = |what: String| Damage::of_whole(INDEX, DamageClass::Sidecar, what);
         let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
             Ok(Some(bytes)) => {
                 count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
-                serde_json::from_slice::<Index>(&bytes)
-                    .or_else(|error| {
-                        let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
-                        serde_json::from_str(&plain)
-                    })
-                    .map_err(|error| format!("{error}; kimi-cli does not start, and no project can be told"))
+                let index = serde_json::from_slice::<Index>(&bytes).or_else(|error| {
+                    let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
+                    serde_json::from_str(&plain)
+                });
+                let places = index.map_err(|error| error.to_string()).and_then(Index::places);
+                places.map_err(|what| {
+                    broken(format!("{what}; kimi-cli does not start, and no project can be told"))
+                })
             }
-            Ok(None) => Err("it is not there, so no project can be told".into()),
-            Err(refusal) => Err(refusal.to_string()),
+            Ok(None) => Err(broken("it is not there, so no project can be told".into())),
+            Err(refusal) => Err(Damage::unread(INDEX, &refusal)),
         };
-        Projects { listed: listed.map(|index| index.work_dirs.into_iter().map(WorkDir::place).collect()) }
+        Projects { listed }
     }
 
     /// Where the sessions in this directory under sessions/ belong.
@@ -423,7 +543,7 @@ impl Projects {
                 Some(place) => return place.clone(),
                 None => "kimi.json lists no work directory for it".to_owned(),
             },
-            Err(what) => format!("kimi.json: {what}"),
+            Err(damage) => format!("kimi.json: {}", damage.message),
         };
         Place::Unplaced { reason }
     }
@@ -434,14 +554,23 @@ pub(super) fn folder(path: &str) -> String {
     Md5::digest(path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+impl Index {
+    /// Places by directory under sessions/. The client takes a file without a list for one with an empty list.
+    fn places(self) -> Result<HashMap<String, Place>, String> {
+        self.work_dirs.unwrap_or_default().into_iter().map(WorkDir::place).collect()
+    }
+}
+
 impl WorkDir {
     /// The directory's name under sessions/, and the place of its sessions.
-    fn place(self) -> (String, Place) {
-        let hash = folder(&self.path);
-        if self.kaos != LOCAL {
-            let reason = format!("its work directory {} is on {}, not on this machine", self.path, self.kaos);
-            return (format!("{}_{hash}", self.kaos), Place::Unplaced { reason });
+    fn place(self) -> Result<(String, Place), String> {
+        let path = self.path.ok_or("a work directory without a path")?;
+        let kaos = self.kaos.as_deref().unwrap_or(LOCAL);
+        let hash = folder(&path);
+        if kaos != LOCAL {
+            let reason = format!("its work directory {path} is on {kaos}, not on this machine");
+            return Ok((format!("{kaos}_{hash}"), Place::Unplaced { reason }));
         }
-        (hash, Place::recorded(&self.path))
+        Ok((hash, Place::recorded(&path)))
     }
 }

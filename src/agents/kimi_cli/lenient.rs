@@ -1,11 +1,8 @@
 //! JSON that the client's parsers accept and serde_json does not: what the client reads is no damage.
 //!
-//! Python's `json` and pydantic take NaN and Infinity for numbers and the last of two equal keys; for context
-//! lines also unescaped control characters (`strict=False`). Both stop at some depth. Nothing here is asked
-//! for a line that reads at once. Facts: `docs/stores/kimi-cli.md`, "5. Damage: what the client does".
-
-use serde_json::Value;
-use serde_json::value::RawValue;
+//! Python's `json` and pydantic take NaN and Infinity for numbers; for context lines also unescaped control
+//! characters (`strict=False`). Both stop at some depth. Nothing here is asked for a line that reads at once, and
+//! nothing is built but a copy of the line. Facts: `docs/stores/kimi-cli.md`, "5. Damage: what the client does".
 
 /// Deepest nesting that the client's parser of wire lines takes; deeper lines are skipped by it.
 pub(super) const WIRE_DEPTH: usize = 200;
@@ -19,56 +16,50 @@ pub(super) enum Control {
     Refused,
 }
 
-/// The same JSON in a form that every parser reads; `None` if it is none for the client either.
+/// The text in a form that every parser reads, if it is JSON for the client: NaN and the like as strings, and
+/// control characters escaped where they are allowed. `None` if nothing of the kind stands in it.
 pub(super) fn plain(bytes: &[u8], control: Control) -> Option<String> {
-    let text = rewritten(simdutf8::basic::from_utf8(bytes).ok()?, control);
-    // A map keeps the last of two equal keys.
-    match serde_json::from_str::<Value>(&text) {
-        Ok(value) if has_equal_keys(&text) => serde_json::to_string(&value).ok(),
-        Ok(_) => Some(text),
-        // Too deep for a value, or with a lone surrogate: it may still be read as a record.
-        Err(_) => serde_json::from_str::<&RawValue>(&text).is_ok().then_some(text),
-    }
-}
-
-/// Whether the value of a text is written shorter than the text: some key stands in it twice.
-fn has_equal_keys(text: &str) -> bool {
-    let keys = |text: &str| text.matches("\":").count() + text.matches("\" :").count();
-    serde_json::from_str::<Value>(text).is_ok_and(|value| keys(&value.to_string()) < keys(text))
-}
-
-/// With NaN and the like as strings, and control characters escaped where they are allowed.
-fn rewritten(text: &str, control: Control) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
-    let mut in_string = false;
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        if in_string && c == '\\' {
-            let escape: String = rest.chars().take(2).collect();
-            out.push_str(&escape);
-            rest = &rest[escape.len()..];
-            continue;
-        }
-        if c == '"' {
-            in_string = !in_string;
-        }
-        let number = ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| rest.starts_with(word));
-        match number.filter(|_| !in_string) {
-            Some(word) => {
-                out.push('"');
-                out.push_str(word);
-                out.push('"');
-                rest = &rest[word.len()..];
-                continue;
+    let text = simdutf8::basic::from_utf8(bytes).ok()?;
+    let mut out = String::new();
+    let (mut copied, mut at, mut in_string) = (0, 0, false);
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let word = || ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| rest.starts_with(word));
+        let (len, instead) = match bytes[at] {
+            b'\\' if in_string => (2, None),
+            b'"' => {
+                in_string = !in_string;
+                (1, None)
             }
-            None if in_string && c < ' ' && control == Control::Allowed => {
-                out.push_str(&format!("\\u{:04x}", c as u32));
+            b'N' | b'-' | b'I' if !in_string => match word() {
+                Some(word) => (word.len(), Some(format!("\"{word}\""))),
+                None => (1, None),
+            },
+            byte if in_string && byte < b' ' && control == Control::Allowed => {
+                (1, Some(format!("\\u{byte:04x}")))
             }
-            None => out.push(c),
+            _ if in_string => {
+                let ends = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
+                (bytes[at + 1..].iter().position(ends).map_or(rest.len(), |found| found + 1), None)
+            }
+            _ => (1, None),
+        };
+        if let Some(instead) = instead {
+            out.push_str(&text[copied..at]);
+            out.push_str(&instead);
+            copied = at + len;
         }
-        rest = &rest[c.len_utf8()..];
+        // What follows a backslash may have several bytes; each is passed by itself.
+        at += len;
+        while at < bytes.len() && !text.is_char_boundary(at) {
+            at += 1;
+        }
     }
-    out
+    if copied == 0 {
+        return None;
+    }
+    out.push_str(&text[copied..]);
+    Some(out)
 }
 
 #[cfg(test)]
@@ -83,8 +74,8 @@ mod tests {
                 r#"{"a": NaN, "b": [-Infinity, Infinity]}"#,
                 Some(r#"{"a": "NaN", "b": ["-Infinity", "Infinity"]}"#),
             ),
-            (r#"{"a": "NaN \" NaN"}"#, Some(r#"{"a": "NaN \" NaN"}"#)),
-            (r#"{"a": 1, "a": 2}"#, Some(r#"{"a":2}"#)),
+            (r#"{"a": "NaN \" NaN"}"#, None),
+            (r#"{"é\é": [NaN,1], "NaN": -1}"#, Some(r#"{"é\é": ["NaN",1], "NaN": -1}"#)),
             (r#"{"a": Nan}"#, None),
             (r#"{"a": "#, None),
         ];

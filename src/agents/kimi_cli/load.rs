@@ -10,13 +10,13 @@ use std::sync::Arc;
 use super::align::from_context::{ContextTurn, align_without_wire};
 use super::align::{Alignment, align};
 use super::parse::{self, Message, Wire};
-use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine};
-use super::turns::{Walk, Walker, call_key};
+use super::records::{ContextFile, ContextLine, ContextRecord, WireEvent, WireLine, call_key};
+use super::turns::{Walk, Walker};
 use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{
     AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
-    TurnStatus, open_calls,
+    TurnDetail, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{EntryKind, Inspector, Line, Passes, Scanned, StoreDir};
@@ -204,7 +204,8 @@ impl Reading {
             let live = views.iter().position(|view| turns.iter().any(|turn| *turn.file == *view.file));
             views.rotate_left(live.unwrap_or(0));
         }
-        Ok(History { state, damages, turns, sound_turns, cuts, notes, files: views, head_bytes, model: None })
+        let (model, name) = (None, None);
+        Ok(History { state, damages, turns, sound_turns, cuts, notes, files: views, head_bytes, model, name })
     }
 }
 
@@ -378,7 +379,11 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
                 status: turn.status,
                 detail: turn.detail,
                 started: turn.started,
-                ended: turn.end.and_then(|end| end.time),
+                ended: match turn.end {
+                    Some(end) => end.time,
+                    // Of a client that wrote no TurnEnd.
+                    None => turn.last.filter(|_| turn.detail != Some(TurnDetail::Open)),
+                },
                 last: turn.last,
                 file: file.clone(),
                 span: turn.start..end,

@@ -27,8 +27,11 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, SharedIndex, unless_irregular};
+use jiff::Timestamp;
+
+use super::{Agent, Companion, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
 
@@ -46,6 +49,11 @@ impl Agent for KimiCli {
 
     fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery> {
         layout::discover(root, previous)
+    }
+
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let Some(modified) = modified(&session.key.root, &session.files) else { return Ok(None) };
+        Ok(layout::active(&session.files, &modified))
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
@@ -68,16 +76,22 @@ impl Agent for KimiCli {
         subagents::subagents(session)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, None)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        cuts::plan_fork(session, history, n, project)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, Some(project))
+    fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        cuts::companions(session, history_files)
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
-        cuts::require_project(session)?;
+        cuts::undoable(session)?;
         Ok(vec![Ok(()); history.turns.len()])
     }
 
@@ -93,7 +107,7 @@ impl Agent for KimiCli {
         Some(&work_dirs::WorkDirs)
     }
 
-    fn writer(&self, session: &Session, history: &History) -> Option<Writer> {
-        writer::writer(session, history)
+    fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer> {
+        writer::writer(session, history, running)
     }
 }

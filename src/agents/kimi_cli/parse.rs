@@ -4,7 +4,6 @@
 //! (and large) is validated and skipped. Facts: `docs/stores/kimi-cli.md`, "2. Records" and "5. Damage: what
 //! the client does".
 
-use std::borrow::Cow;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -12,9 +11,9 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::{Content, JsonStr, Part};
+use super::json::{Content, JsonStr, Part, each_of, objects};
 use super::lenient::{self, Control};
-use super::records::{ContextRecord, TextKey, WireEvent, slash_command};
+use super::records::{ContextRecord, TextKey, WireEvent, call_key, slash_command};
 use crate::session::{DamageClass, from_unix_seconds};
 use crate::transcript::{Format, Line, is_deeper, is_json};
 
@@ -50,6 +49,9 @@ pub(super) enum Wire<'a> {
     },
 }
 
+/// The protocol of clients before 1.6, which wrote no TurnEnd; the first of them wrote no header either.
+const LEGACY: &str = "1.1";
+
 /// What happened. Names as in the file, except that everything without an own meaning is `Other`.
 #[derive(Debug)]
 pub(super) enum Message<'a> {
@@ -66,57 +68,76 @@ pub(super) enum Message<'a> {
     Other { kind: JsonStr<'a>, payload: &'a RawValue },
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug)]
 pub(super) struct ToolResult<'a> {
     pub is_error: bool,
-    #[serde(borrow)]
     pub output: &'a RawValue,
-    #[serde(borrow, default)]
     pub message: Option<JsonStr<'a>>,
 }
 
-#[derive(Deserialize)]
-struct WireFields<'a> {
-    #[serde(borrow, default)]
-    protocol_version: Option<JsonStr<'a>>,
-    timestamp: Option<f64>,
-    #[serde(borrow, default)]
-    message: Option<Message<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Input<'a> {
-    #[serde(borrow)]
-    user_input: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct Step {
-    n: i64,
-}
-
-#[derive(Debug, Deserialize)]
+/// A tool call of an assistant's message.
+#[derive(Debug)]
 pub(super) struct Call<'a> {
-    #[serde(borrow)]
     pub id: JsonStr<'a>,
-    #[serde(borrow)]
-    pub function: Function<'a>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Function<'a> {
-    #[serde(borrow)]
     pub name: JsonStr<'a>,
-    #[serde(borrow, default)]
     pub arguments: Option<JsonStr<'a>>,
 }
 
-#[derive(Deserialize)]
-struct Outcome<'a> {
-    #[serde(borrow)]
-    tool_call_id: JsonStr<'a>,
-    #[serde(borrow)]
-    return_value: ToolResult<'a>,
+objects! {
+    struct WireFields<'a> {
+        kind: &'a RawValue = "type",
+        protocol_version: &'a RawValue = "protocol_version",
+        timestamp: Option<f64> = "timestamp",
+        message: Option<Message<'a>> = "message",
+    }
+    struct Input<'a> {
+        user_input: &'a RawValue = "user_input",
+    }
+    struct Step {
+        n: i64 = "n",
+    }
+    struct CallFields<'a> {
+        id: JsonStr<'a> = "id",
+        function: FunctionFields<'a> = "function",
+    }
+    struct FunctionFields<'a> {
+        name: JsonStr<'a> = "name",
+        arguments: Option<JsonStr<'a>> = "arguments",
+    }
+    struct OutcomeFields<'a> {
+        tool_call_id: JsonStr<'a> = "tool_call_id",
+        return_value: ReturnFields<'a> = "return_value",
+    }
+    struct ReturnFields<'a> {
+        is_error: bool = "is_error",
+        output: &'a RawValue = "output",
+        message: Option<JsonStr<'a>> = "message",
+    }
+    /// A D-Mail's.
+    struct Arguments {
+        checkpoint_id: i64 = "checkpoint_id",
+    }
+    struct ContextFields<'a> {
+        role: JsonStr<'a> = "role",
+        // `null` is there: the client crashes on a message without content and accepts one whose content is null.
+        content: &'a RawValue = "content",
+        id: &'a RawValue = "id",
+        token_count: &'a RawValue = "token_count",
+        tool_calls: &'a RawValue = "tool_calls",
+        tool_call_id: Option<JsonStr<'a>> = "tool_call_id",
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Call<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Call<'a>, D::Error> {
+        let CallFields { id, function } = CallFields::deserialize(from)?;
+        let FunctionFields { name, arguments } = there(function, "function")?;
+        Ok(Call { id: there(id, "id")?, name: there(name, "name")?, arguments: arguments.flatten() })
+    }
+}
+
+fn there<T, E: Error>(field: Option<T>, name: &'static str) -> Result<T, E> {
+    field.ok_or_else(|| E::missing_field(name))
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
@@ -140,12 +161,14 @@ impl<'de> Visitor<'de> for MessageVisitor {
         let mut kind: Option<JsonStr<'de>> = None;
         let mut early: Option<&'de RawValue> = None;
         let mut message = None;
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            match (&*key, kind) {
-                ("type", None) => kind = Some(map.next_value()?),
-                ("payload", Some(kind)) if message.is_none() => {
-                    message = Some(map.next_value_seed(Payload(kind))?);
+        while let Some(key) = map.next_key::<JsonStr<'de>>()? {
+            match (&*key.text(), kind) {
+                // What was read as another type is not kept for this one.
+                ("type", _) if message.is_some() => {
+                    return Err(A::Error::custom("a second type behind the payload"));
                 }
+                ("type", _) => kind = Some(map.next_value()?),
+                ("payload", Some(kind)) => message = Some(map.next_value_seed(Payload(kind))?),
                 ("payload", None) => early = Some(map.next_value()?),
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
@@ -170,22 +193,28 @@ impl<'de> DeserializeSeed<'de> for Payload<'de> {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Message<'de>, D::Error> {
         let content = |input: Input<'de>| {
-            let content = Content::of(input.user_input);
+            let content = Content::of(there(input.user_input, "user_input")?);
             content.ok_or_else(|| D::Error::custom("a user input that is neither text nor a list"))
         };
-        Ok(match self.0.plain() {
+        Ok(match &*self.0.text() {
             "ContentPart" => Message::Part(Part::deserialize(from)?),
             "ToolCall" => {
-                let Call { id, function } = Call::deserialize(from)?;
-                Message::ToolCall { id, name: function.name, arguments: function.arguments }
+                let Call { id, name, arguments } = Call::deserialize(from)?;
+                Message::ToolCall { id, name, arguments }
             }
             "ToolResult" => {
-                let Outcome { tool_call_id, return_value } = Outcome::deserialize(from)?;
-                Message::ToolResult { id: tool_call_id, result: return_value }
+                let OutcomeFields { tool_call_id, return_value } = OutcomeFields::deserialize(from)?;
+                let ReturnFields { is_error, output, message } = there(return_value, "return_value")?;
+                let result = ToolResult {
+                    is_error: there(is_error, "is_error")?,
+                    output: there(output, "output")?,
+                    message: message.flatten(),
+                };
+                Message::ToolResult { id: there(tool_call_id, "tool_call_id")?, result }
             }
             "TurnBegin" => Message::TurnBegin(content(Input::deserialize(from)?)?),
             "SteerInput" => Message::SteerInput(content(Input::deserialize(from)?)?),
-            "StepBegin" => Message::StepBegin(Step::deserialize(from)?.n),
+            "StepBegin" => Message::StepBegin(there(Step::deserialize(from)?.n, "n")?),
             other => {
                 let payload = <&'de RawValue>::deserialize(from)?;
                 if !payload.get().starts_with('{') {
@@ -206,20 +235,32 @@ impl<'de> DeserializeSeed<'de> for Payload<'de> {
 /// Reads a line of wire.jsonl.
 pub(super) fn wire(line: &[u8]) -> Result<Wire<'_>, Bad> {
     let fields: WireFields<'_> = parse(line)?;
-    match (fields.message, fields.timestamp, fields.protocol_version) {
-        (_, _, Some(protocol)) => Ok(Wire::Metadata { protocol }),
-        (Some(message), Some(seconds), None) => {
+    let says_metadata =
+        fields.kind.map(|kind| JsonStr::of(kind).is_some_and(|kind| kind.text() == "metadata"));
+    let protocol = fields.protocol_version.and_then(JsonStr::of);
+    match (says_metadata, protocol, fields.message.flatten(), fields.timestamp.flatten()) {
+        (None | Some(true), Some(protocol), None, _) | (Some(true), Some(protocol), Some(_), _) => {
+            Ok(Wire::Metadata { protocol })
+        }
+        // The client's own readers do not agree whether this is a header or a message.
+        (None, Some(_), Some(_), _) | (Some(true), None, Some(_), _) => {
+            Err(Bad::NotRecord("the record is a header and a message at once".into()))
+        }
+        (_, _, Some(message), Some(seconds)) => {
             Ok(Wire::Message { time: from_unix_seconds(seconds), message })
         }
-        (Some(_), None, None) => Err(Bad::NotRecord("the record has no timestamp".into())),
-        (None, ..) => Err(Bad::NotRecord("the record has no message".into())),
+        (_, _, Some(_), None) => Err(Bad::NotRecord("the record has no timestamp".into())),
+        (_, _, None, _) => Err(Bad::NotRecord("the record has no message".into())),
     }
 }
 
 impl Wire<'_> {
     /// What the record means for turns and boundaries.
     pub fn event(&self) -> WireEvent {
-        let Wire::Message { message, .. } = self else { return WireEvent::Metadata };
+        let message = match self {
+            Wire::Message { message, .. } => message,
+            Wire::Metadata { protocol } => return WireEvent::Metadata { ends: protocol.text() != LEGACY },
+        };
         match message {
             Message::TurnBegin(input) => {
                 let text = input.text().unwrap_or_default();
@@ -238,7 +279,7 @@ impl Wire<'_> {
             Message::Part(_) => WireEvent::OtherPart,
             Message::ToolCall { id, name, arguments } => WireEvent::ToolCall {
                 id: id.text().into_owned(),
-                dmail_checkpoint: match name.plain() {
+                dmail_checkpoint: match &*name.text() {
                     "SendDMail" => arguments.and_then(dmail_checkpoint),
                     _ => None,
                 },
@@ -246,7 +287,7 @@ impl Wire<'_> {
             Message::ToolResult { id, result } => {
                 WireEvent::ToolResult { id: id.text().into_owned(), is_error: result.is_error }
             }
-            Message::Other { kind, .. } => match kind.plain() {
+            Message::Other { kind, .. } => match &*kind.text() {
                 "Notification" | "SubagentEvent" | "StatusUpdate" | "StepRetry" => WireEvent::Silent,
                 kind if kind.starts_with("Hook") || kind.starts_with("MCPLoading") => WireEvent::Silent,
                 _ => WireEvent::Other,
@@ -255,13 +296,12 @@ impl Wire<'_> {
     }
 }
 
+/// The client reads a call's arguments as it reads a context line.
 fn dmail_checkpoint(arguments: JsonStr<'_>) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Arguments {
-        checkpoint_id: i64,
-    }
-    let arguments: Arguments = serde_json::from_str(&arguments.text()).ok()?;
-    Some(arguments.checkpoint_id)
+    let text = arguments.text();
+    let read = |text: &str| serde_json::from_str::<Arguments>(text).ok();
+    let arguments = read(&text).or_else(|| read(&lenient::plain(text.as_bytes(), Control::Allowed)?))?;
+    arguments.checkpoint_id
 }
 
 /// A line of a context file, as far as its values are needed.
@@ -272,30 +312,44 @@ pub(super) struct Context<'a> {
     pub content: Content<'a>,
     /// Of checkpoints.
     pub id: Option<i64>,
-    pub tool_calls: Vec<Call<'a>>,
+    pub tool_calls: Calls<'a>,
     pub tool_call_id: Option<JsonStr<'a>>,
 }
 
-#[derive(Deserialize)]
-struct ContextFields<'a> {
-    #[serde(borrow)]
-    role: JsonStr<'a>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    token_count: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    tool_calls: Option<Vec<Call<'a>>>,
-    #[serde(borrow, default)]
-    tool_call_id: Option<JsonStr<'a>>,
-}
+/// The tool that a steer is a call of, with the user's text as its result (clients 1.14 to 1.20).
+const STEER: &str = "_steer";
 
-/// A value that is there, `null` included: the client crashes on a message without content and accepts
-/// one whose content is null.
-fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&'a RawValue>::deserialize(from).map(Some)
+/// The tool calls of a message. A line may hold very many, so they are never held as a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calls<'a>(Option<&'a RawValue>);
+
+impl<'a> Calls<'a> {
+    fn of(list: Option<&'a RawValue>) -> Result<Calls<'a>, serde_json::Error> {
+        let list = list.filter(|list| list.get() != "null");
+        if let Some(list) = list {
+            each_of(list, |_: Call<'a>| {})?;
+        }
+        Ok(Calls(list))
+    }
+
+    /// Gives the calls to `each`, in order.
+    pub fn each(self, each: impl FnMut(Call<'a>)) {
+        // They were read before.
+        if let Some(list) = self.0 {
+            let _ = each_of(list, each);
+        }
+    }
+
+    /// The ids of the calls, comparable without being kept; without those of steers, which no step made.
+    fn keys(self) -> Vec<u128> {
+        let mut keys = Vec::new();
+        self.each(|call| {
+            if call.name.text() != STEER {
+                keys.push(call_key(&call.id.text()));
+            }
+        });
+        keys
+    }
 }
 
 /// Reads a line of a context file.
@@ -303,14 +357,16 @@ pub(super) fn context(line: &[u8]) -> Result<Context<'_>, Bad> {
     let fields: ContextFields<'_> = parse(line)?;
     let bad = |what: &str| Err(Bad::NotRecord(what.into()));
     let integer = |raw: Option<&RawValue>| raw.and_then(|raw| raw.get().parse::<i64>().ok());
+    let Some(role) = fields.role else { return bad("a record without a role") };
     let mut record = Context {
-        role: fields.role,
+        role,
         content: Content::Nothing,
         id: None,
-        tool_calls: fields.tool_calls.unwrap_or_default(),
-        tool_call_id: fields.tool_call_id,
+        tool_calls: Calls::of(fields.tool_calls)
+            .map_err(|error| Bad::NotRecord(format!("a tool call that is none: {}", reason(&error))))?,
+        tool_call_id: fields.tool_call_id.flatten(),
     };
-    match (fields.role.plain(), fields.content) {
+    match (&*role.text(), fields.content) {
         ("_checkpoint", _) => match integer(fields.id) {
             Some(id) => record.id = Some(id),
             None => return bad("a checkpoint without a number"),
@@ -339,7 +395,7 @@ pub(super) fn context(line: &[u8]) -> Result<Context<'_>, Bad> {
 impl Context<'_> {
     /// What the record means for boundaries.
     pub fn record(&self) -> ContextRecord {
-        match (self.role.plain(), self.id) {
+        match (&*self.role.text(), self.id) {
             ("_checkpoint", Some(id)) => ContextRecord::Checkpoint { id },
             ("_usage", _) => ContextRecord::Usage,
             ("_system_prompt", _) => ContextRecord::SystemPrompt,
@@ -348,7 +404,7 @@ impl Context<'_> {
             }
             ("assistant", _) => ContextRecord::Assistant {
                 text: self.content.text().map(|text| TextKey::of(&text)),
-                tool_calls: self.tool_calls.iter().map(|call| call.id.text().into_owned()).collect(),
+                tool_calls: self.tool_calls.keys(),
             },
             ("tool", _) => ContextRecord::Tool {
                 call: self.tool_call_id.map(|id| id.text().into_owned()).unwrap_or_default(),
@@ -365,10 +421,14 @@ fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Bad> {
         if !is_json(line) {
             return Bad::NotJson;
         }
-        let what = error.to_string();
-        let what = what.split(" at line ").next().unwrap_or_default();
-        Bad::NotRecord(format!("JSON, but not a record: {what}"))
+        Bad::NotRecord(format!("JSON, but not a record: {}", reason(&error)))
     })
+}
+
+/// What is wrong, without the place in the line.
+fn reason(error: &serde_json::Error) -> String {
+    let what = error.to_string();
+    what.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 /// How damage in wire.jsonl is told.
@@ -441,7 +501,8 @@ mod tests {
     fn a_wire_line_is_what_it_says() {
         let key = TextKey::of;
         let cases = [
-            (r#"{"type": "metadata", "protocol_version": "1.10"}"#, WireEvent::Metadata),
+            (r#"{"type": "metadata", "protocol_version": "1.10"}"#, WireEvent::Metadata { ends: true }),
+            (r#"{"type": "metadata", "protocol_version": "1.1"}"#, WireEvent::Metadata { ends: false }),
             (
                 r#"{"timestamp": 1.5, "message": {"type": "TurnBegin", "payload": {"user_input": "/a:b c"}}}"#,
                 WireEvent::TurnBegin { text: key("/a:b c"), command: Some("a:b".into()) },
@@ -516,7 +577,7 @@ mod tests {
             (r#"{"role":"tool","content":"x","tool_call_id":"c"}"#, ContextRecord::Tool { call: "c".into() }),
             (
                 r#"{"role":"assistant","content":[{"type":"think","think":"x"}],"tool_calls":[{"type":"function","id":"c","function":{"name":"f","arguments":"{}"}}]}"#,
-                ContextRecord::Assistant { text: None, tool_calls: vec!["c".into()] },
+                ContextRecord::Assistant { text: None, tool_calls: vec![call_key("c")] },
             ),
             (r#"{"role":"observer","content":{}}"#, ContextRecord::Other),
         ];

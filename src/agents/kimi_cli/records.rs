@@ -39,6 +39,11 @@ impl TextKey {
     }
 }
 
+/// A tool call's id, comparable without being kept.
+pub fn call_key(id: &str) -> u128 {
+    xxh3_128(id.as_bytes())
+}
+
 /// The name of the slash command that a user text calls: `/name` or `/a:b` at the start of the stripped
 /// text, followed by a blank or the end. Letters, digits, `_` and `-` make a name; so `/etc/hosts is odd`
 /// calls nothing.
@@ -70,8 +75,11 @@ pub struct WireLine {
 /// operations".
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireEvent {
-    /// The first line, or another one without a message.
-    Metadata,
+    /// The first line, or another one without a message. `ends`: in this protocol turns have a TurnEnd (1.2 and
+    /// later).
+    Metadata {
+        ends: bool,
+    },
     /// `text`: the extracted text; `command`: the slash command's name if the stripped text begins with one.
     TurnBegin {
         text: TextKey,
@@ -129,10 +137,10 @@ pub enum ContextRecord {
     User {
         text: TextKey,
     },
-    /// `text`: of its text parts; `None` if it has none.
+    /// `text`: of its text parts; `None` if it has none. `tool_calls`: the ids ([`call_key`]).
     Assistant {
         text: Option<TextKey>,
-        tool_calls: Vec<String>,
+        tool_calls: Vec<u128>,
     },
     Tool {
         call: String,

@@ -1,4 +1,6 @@
-//! The sub-agents of a session: sessions below its own directory, with meta.json instead of state.json.
+//! The sub-agents of a session: sessions below its own directory, with meta.json instead of state.json. Clients
+//! before 1.25 wrote them as contexts alone, `context_sub_N.jsonl` beside the session's own; what a sub-agent did is in
+//! the session's wire.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,11 +8,10 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde::Deserialize;
 
 use super::head::{self, Head};
-use super::json::JsonStr;
-use super::layout::{CONTEXT, LONGEST_STATE, SUBAGENTS, Stats, WIRE, files};
+use super::json::{JsonStr, objects};
+use super::layout::{self, CONTEXT, LONGEST_STATE, SUBAGENTS, Stats, WIRE, files};
 use crate::session::{AgentKind, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{EntryKind, StoreDir, read_small};
@@ -28,28 +29,52 @@ struct Known {
 /// By absolute path: everybody who asks for a parent's sub-agents asks for all of them, again and again.
 static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
 
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(borrow, default)]
-    subagent_type: Option<JsonStr<'a>>,
-    #[serde(borrow, default)]
-    description: Option<JsonStr<'a>>,
+objects! {
+    struct Meta<'a> {
+        subagent_type: Option<JsonStr<'a>> = "subagent_type",
+        description: Option<JsonStr<'a>> = "description",
+    }
 }
 
 /// The sub-agent sessions below a session's directory.
 pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
-    let path = parent.key.path.join(SUBAGENTS);
     let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
-    let dir = match store.dir(&path) {
-        Ok(Some(dir)) => dir,
-        // A flat session is a file and has none.
-        Ok(None) | Err(Refusal::Io { errno: rustix::io::Errno::NOTDIR, .. }) => return Ok(Vec::new()),
-        Err(refusal) => return Err(refusal),
-    };
     let mut found = Vec::new();
-    for entry in dir.entries()?.into_iter().filter(|entry| entry.kind == EntryKind::Dir) {
+    for (path, kind) in
+        [(&*parent.key.path, EntryKind::File), (&*parent.key.path.join(SUBAGENTS), EntryKind::Dir)]
+    {
+        let dir = match store.dir(path) {
+            Ok(Some(dir)) => dir,
+            // A flat session is a file and has none.
+            Ok(None) | Err(Refusal::Io { errno: rustix::io::Errno::NOTDIR, .. }) => continue,
+            Err(refusal) => return Err(refusal),
+        };
+        below(parent, path, &dir, kind, &mut found)?;
+    }
+    Ok(found)
+}
+
+/// The sub-agents in one directory: those that are directories, or those that are files.
+fn below(
+    parent: &Session,
+    path: &Path,
+    dir: &StoreDir,
+    kind: EntryKind,
+    found: &mut Vec<Session>,
+) -> Result<()> {
+    let mut names: Vec<(u64, String)> = Vec::new();
+    for entry in dir.entries_behind_links()?.0.into_iter().filter(|entry| entry.kind == kind) {
         let Some(name) = entry.name.to_str().filter(|name| !name.starts_with('.')) else { continue };
-        let Some(stats) = Stats::of(&dir, Path::new(name))?.filter(Stats::has_history) else { continue };
+        match kind {
+            EntryKind::File => {
+                names.extend(layout::subagent_number(name).map(|number| (number, name.to_owned())))
+            }
+            _ => names.push((0, name.to_owned())),
+        }
+    }
+    names.sort();
+    for (_, name) in &names {
+        let Some(stats) = Stats::of(dir, Path::new(name))?.filter(Stats::has_history) else { continue };
         let absolute = dir.path().join(name);
         if let Some(known) = KNOWN.lock().get(&absolute)
             && known.stats == stats
@@ -60,7 +85,7 @@ pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
         }
         let at = crate::transcript::clock();
         let key_path: Arc<Path> = Arc::from(path.join(name));
-        let Some(session) = read(parent, &dir, name, &key_path, &stats)? else { continue };
+        let Some(session) = read(parent, dir, name, &key_path, &stats)? else { continue };
         let mut known = KNOWN.lock();
         if known.len() >= MOST {
             known.clear();
@@ -68,7 +93,7 @@ pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
         known.insert(absolute, Known { at, stats, session: session.clone() });
         found.push(session);
     }
-    Ok(found)
+    Ok(())
 }
 
 /// `None`: it went away meanwhile.
@@ -79,27 +104,38 @@ fn read(
     path: &Arc<Path>,
     stats: &Stats,
 ) -> Result<Option<Session>> {
-    let Some(own) = dir.dir(Path::new(name))? else { return Ok(None) };
-    let head = match stats.wire {
-        _ if !stats.is_regular() => Head::default(),
-        Some(_) => head::read(&own, Path::new(WIRE), None)?,
-        None => head::of_context(&own, Path::new(CONTEXT))?,
+    let own = if stats.own.kind == EntryKind::Dir { dir.dir(Path::new(name))? } else { None };
+    let (head, title, (files, sidecars)) = match &own {
+        Some(own) => {
+            let head = match stats.wire {
+                _ if !stats.is_regular() => Head::default(),
+                Some(_) => head::read(own, Path::new(WIRE), None)?,
+                None => head::of_context(own, Path::new(CONTEXT))?,
+            };
+            (head, title(own), files(path, &own.entries_behind_links()?.0))
+        }
+        None if stats.own.kind == EntryKind::File => {
+            (head::of_context(dir, Path::new(name))?, None, files(path, &[]))
+        }
+        None => return Ok(None),
     };
-    let (files, sidecars) = files(path, &own.entries()?);
+    let id = name.trim_end_matches(".jsonl");
     Ok(Some(Session {
         key: SessionKey { agent: AgentKind::KimiCli, root: parent.key.root.clone(), path: path.clone() },
-        id: name.to_owned(),
+        id: id.to_owned(),
         place: parent.place.clone(),
-        title: title(&own),
+        name: None,
+        title,
         first_prompt: head.first_prompt,
         created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
         updated: stats.updated(),
         model: None,
+        archived: None,
         history_mode: head.protocol,
         forked_from: None,
         files,
         sidecars,
-        subagent: Some(name.to_owned()),
+        subagent: Some(id.to_owned()),
     }))
 }
 
@@ -108,6 +144,6 @@ fn title(dir: &StoreDir) -> Option<String> {
     count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
     let meta: Meta<'_> = serde_json::from_str(simdutf8::basic::from_utf8(&bytes).ok()?).ok()?;
     let words: Vec<_> =
-        [meta.subagent_type, meta.description].into_iter().flatten().map(JsonStr::text).collect();
+        [meta.subagent_type, meta.description].into_iter().flatten().flatten().map(JsonStr::text).collect();
     (!words.is_empty()).then(|| words.join(": "))
 }

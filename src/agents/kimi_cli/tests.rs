@@ -11,11 +11,12 @@ use serde_json::Value;
 use super::KimiCli;
 use crate::agents::{Agent, Discovery};
 use crate::render::{self, Length};
-use crate::session::{Damage, DamageClass, History, Place, Session, State, TurnDetail};
+use crate::session::{Damage, DamageClass, History, NewFiles, Place, Session, State, TurnDetail};
 use crate::transcript::{hash, read_range};
 
 mod damage;
 mod finding;
+mod spelling;
 
 struct Sample {
     name: String,
@@ -214,6 +215,42 @@ fn the_context_shows_what_the_model_will_be_sent() {
     KimiCli.context(&session, &history, &mut |_, item| render::item(&item, &mut text)).unwrap();
     for shown in ["SYSTEM PROMPT", "## User\n\nplain end", "deep thoughts here", "Shell (call_6_0)", "hi\n"] {
         assert!(text.contains(shown), "{shown} is not in {text}");
+    }
+}
+
+#[test]
+fn an_older_clients_sub_agent_is_a_context_beside_its_parents() {
+    let (parent, _) = read(&sample("old-upgraded"));
+    let found = KimiCli.subagents(&parent).unwrap();
+    let names: Vec<_> = found.iter().filter_map(|agent| agent.subagent.as_deref()).collect();
+    assert_eq!(names, ["context_sub_1", "context_sub_2"]);
+    let history = KimiCli.load(&found[0]).unwrap();
+    assert_eq!((history.state, history.turns.len()), (State::Ok, 2));
+    assert_eq!(history.turns[0].prompt.as_deref(), Some("sub work"));
+    assert!(render(&found[0], &history, 0).contains("reply to <sub work>"));
+    assert!(KimiCli.undo_refusals(&found[0], &history).is_err());
+}
+
+#[test]
+fn a_forked_sub_agent_is_a_session_beside_its_parent() {
+    for (name, agent) in [("old-upgraded", "context_sub_1"), ("j-sub", "af20e08a2")] {
+        let (parent, _) = read(&sample(name));
+        let found = KimiCli.subagents(&parent).unwrap();
+        let found = found.iter().find(|found| found.subagent.as_deref() == Some(agent)).unwrap();
+        let history = KimiCli.load(found).unwrap();
+        let plan = KimiCli.plan_fork(found, &history, 0, None).unwrap();
+        assert_eq!(plan.promise.session.parent(), parent.key.path.parent(), "{name}");
+    }
+}
+
+#[test]
+fn a_fork_takes_the_older_sub_agents_of_the_turns_that_it_keeps() {
+    let (session, history) = read(&sample("old-upgraded"));
+    for (n, expected) in [(0, 0), (1, 1), (5, 1), (6, 2), (9, 2)] {
+        let plan = KimiCli.plan_fork(&session, &history, n, None).unwrap();
+        let NewFiles::Dir { files, .. } = plan.made else { panic!("{:?}", plan.made) };
+        let agents = files.iter().filter(|(file, _)| file.to_string_lossy().starts_with("context_sub_"));
+        assert_eq!(agents.count(), expected, "fork {n}");
     }
 }
 

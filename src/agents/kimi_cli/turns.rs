@@ -13,12 +13,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use jiff::Timestamp;
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::Xxh3;
 
-use super::records::{TextKey, WireEvent, WireLine};
+use super::records::{TextKey, WireEvent, WireLine, call_key};
 use crate::session::{TurnDetail, TurnStatus};
-use commands::{command_effect, needs_reply, side_record};
-use nesting::{Nesting, settle};
+use commands::{HAS_BEEN_COMPACTED, command_effect, needs_reply, side_record};
+use nesting::{INIT_PROMPT, Nesting, settle};
 
 /// What a walk over a whole wire found.
 #[derive(Clone, Debug, Default)]
@@ -120,11 +120,6 @@ pub struct StepFacts {
     pub calls: Vec<u128>,
 }
 
-/// A tool call's id, comparable without being kept.
-pub fn call_key(id: &str) -> u128 {
-    xxh3_128(id.as_bytes())
-}
-
 /// A turn while the walk goes on. What depends on its outer turn's TurnEnd is decided by [`Walker::finish`]:
 /// only then is it known whether the outer turn was killed.
 #[derive(Clone, Debug)]
@@ -139,6 +134,12 @@ struct Begun {
     interrupted: bool,
     /// Its TurnBegin is lost, and with it its text.
     lost: bool,
+    /// Of a client that wrote no TurnEnd.
+    endless: bool,
+    /// The last step said something and called nothing behind it: without a TurnEnd the only sign of an end.
+    answered: bool,
+    /// A CompactionEnd came in it.
+    compacted: bool,
     /// Kept only of commands whose reply tells what they did.
     reply: String,
 }
@@ -184,6 +185,9 @@ pub struct Walker {
     current: Option<OpenStep>,
     /// A CompactionBegin without its CompactionEnd.
     compacting: bool,
+    /// Turns have a TurnEnd: the header says so, or there was one. A newer client that goes on with an older one's
+    /// file leaves the header.
+    has_ends: bool,
     /// D-Mails whose result has not come yet: call id and checkpoint.
     dmails: HashMap<String, i64>,
     /// A D-Mail that was sent; the next step begins in the reverted context.
@@ -209,12 +213,16 @@ impl Walker {
                 self.invalid += 1;
                 self.lost = self.open.is_empty().then_some((line.line, line.start));
             }
-            WireEvent::Metadata | WireEvent::Silent | WireEvent::Other => {}
+            WireEvent::Metadata { ends } => self.has_ends |= ends,
+            WireEvent::Silent | WireEvent::Other => {}
             WireEvent::TurnBegin { text, command } => {
                 self.lost = None;
                 self.turn_begins(line, text, command.as_deref());
             }
-            WireEvent::TurnEnd => self.turn_ends(line),
+            WireEvent::TurnEnd => {
+                self.has_ends = true;
+                self.turn_ends(line);
+            }
             WireEvent::StepBegin { n } => {
                 self.lost_turn_begins(line.time);
                 self.step_begins(*n);
@@ -229,6 +237,9 @@ impl Walker {
             WireEvent::CompactionBegin => self.compacting = true,
             WireEvent::CompactionEnd => {
                 self.compacting = false;
+                if let Some(turn) = self.top() {
+                    self.turns[turn].compacted = true;
+                }
                 self.emit(OpKind::NewEpoch(NewEpoch::Compaction));
             }
             WireEvent::SteerInput { text } => {
@@ -236,9 +247,13 @@ impl Walker {
                 self.emit(OpKind::Steer { text: text.clone() });
             }
             WireEvent::Text { text } => self.text(text),
-            WireEvent::OtherPart => self.flush(),
+            WireEvent::OtherPart => {
+                self.flush();
+                self.answers(true);
+            }
             WireEvent::ToolCall { id, dmail_checkpoint } => {
                 self.flush();
+                self.answers(false);
                 if let Some(step) = &self.current {
                     self.steps[step.index].calls.push(call_key(id));
                 }
@@ -294,10 +309,38 @@ impl Walker {
         }
     }
 
+    /// The innermost turn said something, or called a tool.
+    fn answers(&mut self, answers: bool) {
+        if let Some(turn) = self.top() {
+            self.turns[turn].answered = answers;
+        }
+    }
+
+    /// Without TurnEnds every turn that is open ends where the next one begins; only the run that an /init makes
+    /// lies in it.
+    fn endless_turns_end(&mut self, next: &TextKey) {
+        while let Some(&top) = self.open.last() {
+            let begun = &self.turns[top];
+            if !begun.endless
+                || (begun.turn.command.as_deref() == Some("init") && self.is_inits_run(top, next))
+            {
+                break;
+            }
+            self.killed_command(top);
+            self.open.pop();
+        }
+    }
+
+    /// Whether a turn that begins with this text is the run of this /init.
+    fn is_inits_run(&self, init: usize, text: &TextKey) -> bool {
+        !self.turns[init].has_inner && text.starts_with(INIT_PROMPT)
+    }
+
     fn turn_begins(&mut self, line: &WireLine, text: &TextKey, command: Option<&str>) {
         self.killed_in_compaction();
         self.flush_stopped();
         self.step_ends();
+        self.endless_turns_end(text);
         while let Some(&top) = self.open.last() {
             let begun = &self.turns[top];
             // A turn with steps of its own has no nested ones: it was killed.
@@ -333,6 +376,9 @@ impl Walker {
             has_inner: false,
             interrupted: false,
             lost: false,
+            endless: !self.has_ends,
+            answered: false,
+            compacted: false,
             reply: String::new(),
         });
     }
@@ -350,7 +396,8 @@ impl Walker {
         let begun = &self.turns[turn];
         let Some(name) = begun.turn.command.as_deref() else { return false };
         // /init has exactly one turn in it, and writes its record behind that.
-        let inner_is_done = || self.turns.get(turn + 1).is_some_and(|inner| inner.turn.end.is_some());
+        let is_done = |inner: &Begun| inner.endless || inner.turn.end.is_some();
+        let inner_is_done = || self.turns.get(turn + 1).is_some_and(is_done);
         let killed_init = name == "init" && begun.has_inner && inner_is_done();
         if !killed_init && !needs_reply(name) {
             return false;
@@ -407,6 +454,7 @@ impl Walker {
         self.steps.push(StepFacts::default());
         let begun = &mut self.turns[turn];
         begun.steps += 1;
+        begun.answered = false;
         if n == 1 {
             begun.runs += 1;
             let own_text = begun.runs == 1 && !begun.lost && !self.open.is_empty();
@@ -419,6 +467,14 @@ impl Walker {
     fn text(&mut self, text: &str) {
         self.flush();
         if let Some(&turn) = self.open.last() {
+            let begun = &mut self.turns[turn];
+            begun.answered = true;
+            // Clients before 0.68 rotated the context for a /compact without a word but this one.
+            let is_compact = begun.turn.command.as_deref() == Some("compact") && begun.steps == 0;
+            if is_compact && !begun.compacted && text.contains(HAS_BEEN_COMPACTED) {
+                begun.compacted = true;
+                self.emit(OpKind::NewEpoch(NewEpoch::Compaction));
+            }
             let begun = &mut self.turns[turn];
             if begun.turn.command.as_deref().is_some_and(needs_reply) {
                 begun.reply.push_str(text);
@@ -442,9 +498,11 @@ impl Walker {
         self.killed_in_compaction();
         self.flush_stopped();
         self.step_ends();
+        self.endless_turns_end(&TextKey::default());
         if let Some(&top) = self.open.last() {
             self.killed_command(top);
         }
+        let last = self.turns.len().saturating_sub(1);
         let nesting = Nesting::of(&self.turns);
         for (index, begun) in self.turns.iter_mut().enumerate() {
             begun.turn.group = nesting.groups[index] as u32;
@@ -452,10 +510,12 @@ impl Walker {
             if begun.turn.nested {
                 begun.turn.command = None;
             }
-            let ended = begun.turn.end.is_some();
+            // Without TurnEnds a turn has ended if another one came, or its answer.
+            let ended = begun.turn.end.is_some() || (begun.endless && (begun.answered || index < last));
+            let stopped = begun.interrupted || (begun.endless && begun.steps > 0 && !begun.answered);
             let ran = begun.steps > 0 || nesting.has_inner[index];
             begun.turn.status =
-                if ended && !begun.interrupted { TurnStatus::Complete } else { TurnStatus::Interrupted };
+                if ended && !stopped { TurnStatus::Complete } else { TurnStatus::Interrupted };
             begun.turn.detail = match ended {
                 false => Some(TurnDetail::Open),
                 true if begun.turn.command.is_some() && !ran => Some(TurnDetail::Command),

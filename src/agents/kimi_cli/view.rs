@@ -40,7 +40,7 @@ pub(super) fn prompt(turn: &Turn, span: &[u8]) -> Result<String> {
             }
         } else {
             let record = parse::context_line(&line, &mut buffer).ok();
-            record.filter(|record| record.role.plain() == "user").map(|record| record.content)
+            record.filter(|record| record.role.text() == "user").map(|record| record.content)
         };
         prompt = content.map(|content| content.text().unwrap_or_default().into_owned());
     });

@@ -129,7 +129,7 @@ pub(super) fn last_session(index: &[u8], is_folder: impl Fn(&Path) -> bool) -> R
 
 fn damaged(what: &str) -> Refusal {
     let message = format!("{what}; kimi-cli does not start with it, and turnfs never replaces it");
-    let damage = Damage { file: INDEX.to_owned(), line: 1, byte: 0, class: DamageClass::Sidecar, message };
+    let damage = Damage::of_whole(INDEX, DamageClass::Sidecar, message);
     Refusal::Damaged { damage }
 }
 

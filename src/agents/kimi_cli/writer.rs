@@ -6,32 +6,34 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use crate::host::processes::{self, Process};
+use crate::host::processes::{Process, Running};
 use crate::session::{AgentKind, History, Session, Writer};
+use crate::transcript::StoreDir;
 
 /// A last turn without its end counts as running while the files are younger than this.
 const RECENT: Duration = Duration::from_secs(60);
 
-pub(super) fn writer(session: &Session, history: &History) -> Option<Writer> {
-    process(session).or_else(|| open_turn(session, history))
+pub(super) fn writer(session: &Session, history: &History, running: &Running) -> Option<Writer> {
+    process(session, running).or_else(|| open_turn(session, history))
 }
 
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
     let last = history.open_end().last()?;
-    let now = SystemTime::now();
+    let now = jiff::Timestamp::now();
     // Who is at it writes records of this moment. Older ones in files of this moment were left last by an undo.
-    let recent_record = jiff::Timestamp::now().as_second() - RECENT.as_secs() as i64;
+    let recent_record = now.as_second() - RECENT.as_secs() as i64;
     if last.last.is_some_and(|written| written.as_second() < recent_record) {
         return None;
     }
+    let store = StoreDir::open(&session.key.root).ok()?;
     let recent = history.files.iter().any(|view| {
-        let facts = std::fs::symlink_metadata(session.key.root.join(&view.file));
-        let changed = facts.and_then(|facts| facts.modified());
+        let facts = store.as_ref().and_then(|store| store.stat(&view.file).ok()?);
         // A time in the future is no reason to think that nobody is there.
-        changed
-            .is_ok_and(|changed| now.duration_since(changed).is_ok_and(|age| age < RECENT) || changed > now)
+        facts.is_some_and(|facts| {
+            now.duration_since(facts.modified()).unsigned_abs() < RECENT || facts.modified() > now
+        })
     });
     recent.then(|| Writer {
         agent: AgentKind::KimiCli,
@@ -41,29 +43,33 @@ fn open_turn(session: &Session, history: &History) -> Option<Writer> {
 }
 
 /// A kimi process that works in the session's directory, or holds one of its files open for writing.
-fn process(session: &Session) -> Option<Writer> {
+fn process(session: &Session, running: &Running) -> Option<Writer> {
     let uid = rustix::process::geteuid();
-    let mut clients = processes::others()
-        .filter(|process| is_kimi(&process.arguments) && (uid.is_root() || process.uid == uid.as_raw()));
+    // Descriptors are known by the paths that they really have.
+    let store = StoreDir::open(&session.key.root).ok()?;
+    let place = store.map_or_else(|| session.key.absolute(), |store| store.real_path(&session.key.path));
+    let all = running.processes().iter();
+    let mut clients =
+        all.filter(|process| is_kimi(&process.arguments) && (uid.is_root() || process.uid == uid.as_raw()));
     clients.find_map(|client| {
-        let evidence = evidence(&client, session)?;
+        let evidence = evidence(client, session, &place, running)?;
         Some(Writer { agent: AgentKind::KimiCli, pid: Some(client.pid), evidence })
     })
 }
 
-fn evidence(client: &Process, session: &Session) -> Option<String> {
+fn evidence(client: &Process, session: &Session, place: &Path, running: &Running) -> Option<String> {
     if let Some(project) = session.project() {
         let named = work_dir_argument(&client.arguments, client.cwd.as_deref());
         if named.is_some_and(|dir| same(&dir, project)) {
             return Some(format!("was started for {}", project.display()));
         }
-        match client.works_in(project) {
+        match running.works_in(client, project) {
             Some(true) => return Some(format!("works in {}", project.display())),
             Some(false) => {}
             None => return Some("may work there: the project's directory does not answer".into()),
         }
     }
-    client.writes(&session.key.absolute()).then(|| "has its files open".into())
+    client.writes(place).then(|| "has its files open".into())
 }
 
 /// Whether a command line is the client: the program, or the script that an interpreter runs, is named

@@ -10,10 +10,11 @@ use super::history::{Keep, Loaded};
 use super::index::{self, Index};
 use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
 use super::records::Message;
-use crate::agents::Agent as _;
+use crate::agents::{Agent as _, Companion};
+use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Place, Plan,
-    Promise, Refusal, Result, Session, State, Step, TurnDetail, TurnStatus, UndoPlan,
+    Promise, Refusal, Result, Session, State, Step, TurnStatus, UndoPlan,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -30,6 +31,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         id: session.id.clone(),
         messages: loaded.messages_kept(n as usize, &keep),
         rewritten: matches!(keep, Keep::Full { .. }),
+        empty: n == 0,
     };
     let mut locks = vec![
         Lock::Flock { file: INDEX_LOCK.into(), create: true },
@@ -41,10 +43,17 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         Keep::Prefix { bytes } => {
             locks.push(Lock::Lease { file: files.messages.clone() });
             steps.push(Step::KeepPrefix { file: files.messages.clone(), bytes });
+            for (view, pieces) in loaded.beside(&files) {
+                let file = view.file.clone();
+                steps.extend(match pieces {
+                    None => None,
+                    Some(pieces) if pieces.is_empty() => Some(Step::MoveAside { file }),
+                    Some(pieces) => Some(Step::Replace { file, content: of_pieces(pieces) }),
+                });
+            }
         }
         Keep::Full { pieces } => {
-            let content = Content::Parts(pieces.into_iter().map(Part::Piece).collect());
-            steps.push(Step::Replace { file: files.messages.clone(), content });
+            steps.push(Step::Replace { file: files.messages.clone(), content: of_pieces(pieces) });
             // They hold what was undone, and would give it to the next digest.
             let sidecars =
                 loaded.sidecars.iter().map(|(view, _)| Step::MoveAside { file: view.file.clone() });
@@ -59,6 +68,12 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         based_on: history.files.clone(),
         promise,
     })
+}
+
+/// The index and the session's other files.
+pub(super) fn companions(session: &Session, _: &[PathBuf]) -> Result<Vec<Companion>> {
+    let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(Vec::new()) };
+    Companion::of(&store, [PathBuf::from(INDEX)].into_iter().chain(session.sidecars.iter().cloned()))
 }
 
 /// What the last look at the index says; a cut asks the index itself, which may be large.
@@ -80,47 +95,51 @@ pub(super) fn plan_fork(
     project: Option<&Path>,
 ) -> Result<ForkPlan> {
     let files = Files::of(&session.key);
-    require_entry(session, history, &files)?;
+    let newest = require_entry(session, history, &files)?;
     require_turns(history)?;
     let turn = history.turn(n)?;
     history.cut_before(n + 1)?;
     let last = n as usize + 1 == history.turns.len();
-    if last && turn.status != TurnStatus::Complete && OpenMax.writer(session, history).is_some() {
+    if last
+        && turn.status != TurnStatus::Complete
+        && OpenMax.writer(session, history, &Running::default()).is_some()
+    {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
-    }
-    if turn.detail == Some(TurnDetail::OpenCalls) {
-        return Err(Refusal::CannotCut {
-            what: format!(
-                "turn {n} ends in tool calls without results, and some versions of openmax send such a history on as it is; fork at another turn"
-            ),
-        });
     }
     let loaded = as_seen(session, history, &files)?;
     let id = uuid::Uuid::new_v4().to_string();
     let new = Files::of_id(&id);
     let mut created = Vec::new();
     let mut create = |file: PathBuf, content| created.push((file, content));
-    match loaded.keep(&files, n as usize + 1)? {
+    let keep = match loaded.keep(&files, n as usize + 1)? {
+        // The note of a prune that only shortened would tell of outputs that the fork does not have.
+        Keep::Prefix { bytes } if loaded.shortened() && !loaded.has_cut_output(bytes) => {
+            Keep::Full { pieces: loaded.full(&files, n as usize + 1)? }
+        }
+        keep => keep,
+    };
+    match keep {
         Keep::Prefix { bytes } => match as_is(session, &loaded, &files, bytes, &id)? {
             Some(parts) => {
                 create(new.messages.clone(), Content::Parts(parts));
-                for (view, _) in &loaded.sidecars {
+                for (view, pieces) in loaded.beside(&files) {
                     let file = if view.file == files.archive { &new.archive } else { &new.compaction };
-                    create(file.clone(), Content::Whole { file: view.file.clone() });
+                    match pieces {
+                        None => create(file.clone(), Content::Whole { file: view.file.clone() }),
+                        Some(pieces) if pieces.is_empty() => {}
+                        Some(pieces) => create(file.clone(), of_pieces(pieces)),
+                    }
                 }
             }
             None => {
                 let content = match loaded.without_blanks(&files, bytes) {
-                    Some(pieces) => Content::Parts(pieces.into_iter().map(Part::Piece).collect()),
+                    Some(pieces) => of_pieces(pieces),
                     None => Content::Prefix { file: files.messages.clone(), bytes },
                 };
                 create(new.messages.clone(), content);
             }
         },
-        Keep::Full { pieces } => {
-            let parts = pieces.into_iter().map(Part::Piece).collect();
-            create(new.messages.clone(), Content::Parts(parts));
-        }
+        Keep::Full { pieces } => create(new.messages.clone(), of_pieces(pieces)),
     }
     let mut based_on = history.files.clone();
     let root = &session.key.root;
@@ -130,6 +149,9 @@ pub(super) fn plan_fork(
     {
         create(new.manifest.clone(), Content::Whole { file: files.manifest.clone() });
         based_on.push(crate::session::FileView { file: files.manifest.clone(), len, hash });
+    }
+    if project.is_none() {
+        index::wait_until_after(newest);
     }
     let edit =
         EntryEdit::Copy { source: session.id.clone(), id: id.clone(), project: project.map(Path::to_owned) };
@@ -142,8 +164,12 @@ pub(super) fn plan_fork(
     })
 }
 
-/// The parts of a fork that keeps what prunes left: the live lines, with the new session's id in the
-/// digest's path to the archive. `None` where nothing was pruned.
+fn of_pieces(pieces: Vec<Piece>) -> Content {
+    Content::Parts(pieces.into_iter().map(Part::Piece).collect())
+}
+
+/// The parts of a fork that keeps what prunes left: the live lines, with the new session's id in the path to the
+/// archive that their note names. `None` where no prune left anything.
 fn as_is(
     session: &Session,
     loaded: &Loaded,
@@ -153,17 +179,16 @@ fn as_is(
 ) -> Result<Option<Vec<Part>>> {
     let root = &session.key.root;
     let piece = |span| Part::Piece(Piece { file: files.live.clone(), span });
-    let digest = loaded.whole.as_ref().and_then(|whole| whole.digest);
-    let Some(digest) = digest.and_then(|at| loaded.live.found.get(at)) else {
-        // A prune that only cut tool outputs left the originals in the archive.
-        let cut = loaded.live.found.iter().any(|found| found.is_cut && found.start < bytes);
+    let note = loaded.whole.as_ref().and_then(|whole| whole.digest.or(whole.shortened));
+    let Some(note) = note.and_then(|at| loaded.live.found.get(at)).filter(|note| note.start < bytes) else {
+        // A prune that only cut tool outputs left the originals in the archive, and not always a note.
         let archived = loaded.sidecars.iter().any(|(view, _)| view.file == files.archive);
-        return Ok((cut && archived).then(|| vec![piece(0..bytes)]));
+        return Ok((loaded.has_cut_output(bytes) && archived).then(|| vec![piece(0..bytes)]));
     };
-    let line = transcript::read_range(root, &files.messages, digest.start..digest.end)?;
-    let note = replaced(&line, &session.id, id)
+    let line = transcript::read_range(root, &files.messages, note.start..note.end)?;
+    let renamed = replaced(&line, &session.id, id)
         .ok_or_else(|| Refusal::Changed { what: files.messages.display().to_string() })?;
-    Ok(Some(vec![piece(0..digest.start), Part::Bytes(note), piece(digest.end..bytes)]))
+    Ok(Some(vec![piece(0..note.start), Part::Bytes(renamed), piece(note.end..bytes)]))
 }
 
 /// The line with one id instead of another; `None` if it is no message then.
@@ -200,8 +225,8 @@ fn require_turns(history: &History) -> Result<()> {
 }
 
 /// The index decides whether a session may be cut; it is asked at every cut, so that a refusal ends as soon
-/// as the index is repaired.
-fn require_entry(session: &Session, history: &History, files: &Files) -> Result<()> {
+/// as the index is repaired. When the latest session of the same project was worked on, Unix seconds.
+fn require_entry(session: &Session, history: &History, files: &Files) -> Result<u64> {
     let root = &session.key.root;
     let had_transcript = history.files.first().is_some_and(|view| view.len.is_some());
     if had_transcript
@@ -217,7 +242,7 @@ fn require_entry(session: &Session, history: &History, files: &Files) -> Result<
     let bytes = read_whole(&store, Path::new(INDEX))?.ok_or_else(|| unlisted("the index is not there"))?;
     let parsed = Index::parse(&bytes).map_err(index::refuse)?;
     match parsed.only(&bytes, &session.id).map_err(index::refuse)? {
-        Some(_) => Ok(()),
+        Some(at) => Ok(parsed.newest_beside(at)),
         None => Err(unlisted("the index has no entry for it")),
     }
 }

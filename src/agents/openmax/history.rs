@@ -5,18 +5,20 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::items;
 use super::layout::Files;
-use super::records::Role;
-use super::scan::{self, Messages};
-use super::whole::{self, In, Said, Whole};
+use super::records::{Message, Role};
+use super::scan::{self, Found, Messages};
+use super::whole::{self, In, Said, Sidecars, Whole};
 use crate::render::{self, Length};
 use crate::session::{
     Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
     State, Turn, TurnDetail, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
-use crate::transcript::{Passes, StoreDir};
+use crate::transcript::{self, Passes, StoreDir};
 
 /// A session's files as read, with what was found in them.
 pub(super) struct Loaded {
@@ -33,7 +35,7 @@ pub(super) struct Loaded {
 /// What keeping the turns before some turn means for the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// The first bytes of the transcript; archive and compaction stay true.
+    /// The first bytes of the transcript; of archive and compaction what [`Loaded::beside`] says.
     Prefix { bytes: u64 },
     /// The transcript is written anew, of these pieces; archive and compaction go.
     Full { pieces: Vec<Piece> },
@@ -49,7 +51,7 @@ impl Loaded {
         count_parse();
         let Some(store) = StoreDir::open(root)? else { return Ok(Loaded::without_transcript(files)) };
         let live = scan::messages(&store, passes, &files.messages)?;
-        let archive = scan::messages(&store, passes, &files.archive)?;
+        let archive = scan::archived(&store, passes, &files.archive)?;
         let compaction = scan::compactions(&store, passes, &files.compaction)?;
         let views = vec![live.view.clone(), archive.view.clone(), compaction.view.clone()];
         let Some(messages) = live.content else {
@@ -74,7 +76,12 @@ impl Loaded {
             return Ok(loaded);
         }
         let (records, bad_records) = compaction.content.unzip();
-        let pieced = whole::whole(&loaded.live, archive.content.as_ref(), records.as_deref());
+        let text = |file, found: &Found| {
+            let file = if file == In::Live { &files.messages } else { &files.archive };
+            let line = transcript::read_range(root, file, found.start..found.line_end).ok()?;
+            Some(Message::parse(line.trim_ascii()).ok()?.content().to_owned())
+        };
+        let pieced = whole::whole(&loaded.live, archive.content.as_ref(), records.as_deref(), &text);
         // Of a transcript that was never pruned the sidecars tell nothing that turns need.
         if pieced.digest.is_some() {
             damages.extend(archive.content.iter().flat_map(|archive| archive.damages.clone()));
@@ -114,8 +121,8 @@ impl Loaded {
             whole.said.truncate(sound);
             self.live.found.retain(|found| found.start < live_end);
         }
-        self.turns = turns(&whole.said);
-        let pieces = |range: &Range<usize>| pieces(&whole.said[range.clone()], files);
+        self.turns = turns(&whole);
+        let pieces = |range: &Range<usize>| pieces(whole.said[range.clone()].iter(), files);
         let turn = |(n, range): (usize, &Range<usize>)| {
             let lost = whole.absent.is_some() && range.start < whole.border && range.end >= whole.border;
             turn(n as u32, &whole.said[range.clone()], pieces(range), lost, files)
@@ -123,7 +130,9 @@ impl Loaded {
         let history = &mut self.history;
         history.turns = self.turns.iter().enumerate().map(turn).collect();
         history.head_bytes = match self.turns.first() {
-            Some(first) => whole.said[first.start].found.start,
+            Some(first) if whole.said[first.start].file == In::Live => whole.said[first.start].found.start,
+            // The head is all that stands before what was pruned.
+            Some(_) => whole.digest.and_then(|at| self.live.found.get(at)).map_or(0, |digest| digest.start),
             None => live_end,
         };
         history.sound_turns = history.turns.len() as u32;
@@ -135,7 +144,10 @@ impl Loaded {
             }
         }
         for turn in history.turns.iter().filter(|turn| turn.detail == Some(TurnDetail::OpenCalls)) {
-            history.notes.push(open_calls(turn.n, "openmax repairs it, older versions send it on as it is"));
+            history.notes.push(open_calls(
+                turn.n,
+                "openmax goes on from there, and a strict endpoint answers 400 then: fork one turn earlier",
+            ));
         }
         history.damages = damages;
         if let Some(why) = &whole.absent {
@@ -144,8 +156,10 @@ impl Loaded {
             ));
         }
         self.whole = Some(whole);
-        self.history.cuts =
-            (0..=self.turns.len()).map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?))).collect();
+        let beside = self.beside_kept(files);
+        self.history.cuts = (0..=self.turns.len())
+            .map(|n| Ok(self.cut_point(files, n, &self.keep(files, n)?, &beside)))
+            .collect();
     }
 
     /// What keeps exactly the turns before `n`.
@@ -158,7 +172,11 @@ impl Loaded {
         let Some(whole) = self.whole.as_ref().filter(|_| n <= self.turns.len()) else { return Err(no_turn) };
         let end = self.message_before(n);
         let Some(digest) = whole.digest else {
-            return Ok(Keep::Prefix { bytes: self.live_end(end) });
+            return match whole.shortened {
+                // The note would tell of what is not there.
+                Some(note) if end <= note => Ok(Keep::Full { pieces: self.full(files, n)? }),
+                _ => Ok(Keep::Prefix { bytes: self.live_end(end) }),
+            };
         };
         if end > whole.border {
             return Ok(Keep::Prefix { bytes: self.live_end(end - whole.border + digest + 1) });
@@ -183,7 +201,45 @@ impl Loaded {
                 what: format!("the whole output of tool call {id:?}, which was cut"),
             });
         }
-        Ok(pieces(kept, files))
+        Ok(pieces(kept.iter().filter(|said| !said.note), files))
+    }
+
+    /// How many messages of the whole history come before turn `n`, without the notes of prunes.
+    fn said_before(&self, n: usize) -> u64 {
+        let whole = self.whole.as_ref().map_or(&[][..], |whole| &whole.said);
+        let kept = whole.iter().take(self.message_before(n));
+        kept.filter(|said| !said.note).count() as u64
+    }
+
+    /// What of the sidecars a session needs that keeps only a first part of the transcript: all of a file, or these
+    /// pieces of it, of which there may be none.
+    pub fn beside(&self, files: &Files) -> Vec<(&FileView, Option<Vec<Piece>>)> {
+        let pieces = |view: &FileView, ranges: &[Range<u64>]| {
+            let file: Arc<Path> = Arc::from(view.file.as_path());
+            ranges.iter().map(|span| Piece { file: file.clone(), span: span.clone() }).collect()
+        };
+        let whole = self.whole.as_ref().map_or(&Sidecars::Whole, |whole| &whole.sidecars);
+        let beside = self.sidecars.iter().map(|(view, _)| {
+            let archive = view.file == files.archive;
+            let kept = match whole {
+                Sidecars::Whole => None,
+                Sidecars::Archive => (!archive).then(Vec::new),
+                Sidecars::Landed { archive: (ranges, _), .. } if archive => Some(pieces(view, ranges)),
+                Sidecars::Landed { records, .. } => Some(pieces(view, records)),
+            };
+            (view, kept)
+        });
+        beside.collect()
+    }
+
+    /// Whether the transcript holds the note of a prune that only shortened outputs.
+    pub fn shortened(&self) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.shortened.is_some())
+    }
+
+    /// Whether a prune cut an output in the transcript's first `bytes`.
+    pub fn has_cut_output(&self, bytes: u64) -> bool {
+        self.live.found.iter().any(|found| found.is_cut && found.start < bytes)
     }
 
     /// How many messages of the whole history come before turn `n`.
@@ -199,6 +255,7 @@ impl Loaded {
             (Keep::Prefix { .. }, Some(Whole { digest: Some(digest), border, .. })) => {
                 end - *border as u64 + *digest as u64 + 1
             }
+            (Keep::Full { .. }, _) => self.said_before(n),
             _ => end,
         }
     }
@@ -226,19 +283,32 @@ impl Loaded {
         }
     }
 
-    fn cut_point(&self, files: &Files, n: usize, keep: &Keep) -> CutPoint {
-        let whole_file = |(view, lines): &(FileView, u64)| Kept {
-            file: view.file.clone(),
-            source: view.file.clone(),
-            lines: *lines,
-            bytes: view.len.unwrap_or(0),
-            rebuilt: false,
-        };
+    /// What stays of the sidecars where only live messages go.
+    fn beside_kept(&self, files: &Files) -> Vec<Kept> {
+        let kept =
+            self.beside(files).into_iter().zip(&self.sidecars).filter_map(|((view, pieces), (_, all))| {
+                let size =
+                    |pieces: &Vec<Piece>| pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
+                let lines = match self.whole.as_ref().map(|whole| &whole.sidecars) {
+                    Some(Sidecars::Landed { archive: (_, lines), .. }) if view.file == files.archive => {
+                        *lines
+                    }
+                    Some(Sidecars::Landed { records, .. }) => records.len() as u64,
+                    _ => *all,
+                };
+                let (rebuilt, file) = (pieces.is_some(), view.file.clone());
+                let bytes = pieces.as_ref().map_or(view.len.unwrap_or(0), size);
+                (!rebuilt || bytes > 0).then(|| Kept { source: file.clone(), file, lines, bytes, rebuilt })
+            });
+        kept.collect()
+    }
+
+    fn cut_point(&self, files: &Files, n: usize, keep: &Keep, beside: &[Kept]) -> CutPoint {
         let mut kept = Vec::new();
         let mut source = &files.messages;
         let (lines, bytes) = match keep {
             Keep::Prefix { bytes } => {
-                kept.extend(self.sidecars.iter().map(whole_file));
+                kept.extend_from_slice(beside);
                 let next = self.live.found.partition_point(|found| found.start < *bytes);
                 let next = self.live.found.get(next);
                 let last = self.live.found.last().map_or(0, |last| last.line);
@@ -249,7 +319,7 @@ impl Loaded {
                     source = &files.archive;
                 }
                 let bytes = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
-                (self.message_before(n) as u64, bytes)
+                (self.said_before(n), bytes)
             }
         };
         let rebuilt = matches!(keep, Keep::Full { .. });
@@ -270,17 +340,22 @@ fn no_record(file: &Path) -> Damage {
 }
 
 /// Where turns begin and end.
-fn turns(said: &[Said]) -> Vec<Range<usize>> {
-    let user = |at: usize| said.get(at).is_some_and(|said| said.found.role == Role::User);
-    // The client puts a note before the next prompt, so whatever follows it is a user line, or nothing yet.
-    let note = |at: usize| said[at].found.looks_like_note && (user(at + 1) || at + 1 == said.len());
+fn turns(whole: &Whole) -> Vec<Range<usize>> {
+    let said = &whole.said;
+    // The note of a prune stands in a turn and is no part of what was said.
+    let spoken: Vec<usize> = (0..said.len()).filter(|at| !said[*at].note).collect();
+    let user = |nth: usize| spoken.get(nth).is_some_and(|at| said[*at].found.role == Role::User);
     let mut starts = Vec::new();
     let mut notes_from = None;
-    for at in 0..said.len() {
-        match user(at) {
-            true if note(at) => notes_from = notes_from.or(Some(at)),
+    for (nth, at) in spoken.iter().enumerate() {
+        // The client puts a note before the next prompt, so whatever follows it is a user line, or nothing yet; or
+        // the prompt is among what is missing.
+        let missing = whole.absent.is_some() && at + 1 == whole.border;
+        let ends = user(nth + 1) || nth + 1 == spoken.len() || missing;
+        match user(nth) {
+            true if said[*at].found.looks_like_note && ends => notes_from = notes_from.or(Some(*at)),
             true => {
-                starts.push(notes_from.unwrap_or(at));
+                starts.push(notes_from.unwrap_or(*at));
                 notes_from = None;
             }
             false => notes_from = None,
@@ -291,7 +366,7 @@ fn turns(said: &[Said]) -> Vec<Range<usize>> {
 }
 
 /// The ranges of bytes of messages, neighbours joined.
-fn pieces(said: &[Said], files: &Files) -> Vec<Piece> {
+fn pieces<'s>(said: impl Iterator<Item = &'s Said>, files: &Files) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for said in said {
         let file = match said.file {
@@ -308,9 +383,10 @@ fn pieces(said: &[Said], files: &Files) -> Vec<Piece> {
 }
 
 fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) -> Turn {
-    let prompt = said.iter().take_while(|said| said.found.role == Role::User);
-    let prompts: Vec<&Said> = prompt.collect();
-    let prompt = prompts.iter().position(|said| !said.found.looks_like_note).or(prompts.len().checked_sub(1));
+    let leading = said.iter().take_while(|said| said.found.role == Role::User);
+    let leading: Vec<(bool, bool)> =
+        leading.map(|said| (said.found.looks_like_note, said.found.note.is_some())).collect();
+    let prompt = items::prompt_of(&leading);
     let (status, detail) =
         if lost { (TurnStatus::Interrupted, Some(TurnDetail::Lost)) } else { outcome(said) };
     // The turns stand in the transcript; where some of their bytes are elsewhere, the pieces tell.

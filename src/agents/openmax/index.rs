@@ -4,14 +4,15 @@
 //! as the client does it; nothing is ever defaulted to empty.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::layout::INDEX;
+use super::layout::{INDEX, NO_TITLE};
 use crate::agents::{SharedIndex, json_array};
 use crate::session::{self, Damage, DamageClass, EntryEdit, Refusal};
 
@@ -82,6 +83,36 @@ impl Index {
             (first, None) => Ok(first),
         }
     }
+
+    /// When the latest session of the entry's project was worked on, Unix seconds.
+    pub fn newest_beside(&self, at: usize) -> u64 {
+        let project = self.entries.get(at).map(|entry| Path::new(&entry.project));
+        let beside = self.entries.iter().filter(|entry| Some(Path::new(&entry.project)) == project);
+        beside.map(|entry| entry.updated_at).max().unwrap_or(0)
+    }
+
+    /// What a fork of this session is called: the client can delete sessions by their title, so it is another one
+    /// than any in the project.
+    fn fork_title(&self, of: &Entry) -> String {
+        let beside = self.entries.iter().filter(|entry| is_of(entry, Path::new(&of.project)));
+        let taken: HashSet<&str> = beside.map(|entry| entry.title.as_str()).collect();
+        let first = format!("Fork: {}", of.title);
+        let later = (2u64..).map(|nth| format!("{first} ({nth})"));
+        let mut names = std::iter::once(first.clone()).chain(later);
+        names.find(|name| !taken.contains(name.as_str())).unwrap_or(first)
+    }
+}
+
+/// Waits until a time of now is a later one than `newest`, if both are in the same second: of equal ones one version
+/// of the client goes on with the first entry, another with the last. At most a second; what is in the future is
+/// not waited for.
+pub(super) fn wait_until_after(newest: u64) {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    if since.as_secs() == newest {
+        std::thread::sleep(
+            Duration::from_secs(1).saturating_sub(Duration::from_nanos(since.subsec_nanos().into())),
+        );
+    }
 }
 
 /// What a cut does with the index.
@@ -108,9 +139,13 @@ impl SharedIndex for Entries {
         let now = now();
         let mut fields = Fields::of(text(index, &old.span)?)?;
         match edit {
-            EntryEdit::Cut { messages, rewritten, .. } => {
+            EntryEdit::Cut { messages, rewritten, empty, .. } => {
                 let points = old.resume_points.iter().filter(|point| !rewritten && *point <= messages);
                 fields.set("updated_at", &now)?;
+                if *empty {
+                    // The client names a session after its next prompt only then.
+                    fields.set("title", &NO_TITLE)?;
+                }
                 fields.set_points(&points.copied().collect::<Vec<u64>>())?;
                 // Moved to the end, where a newer entry stands.
                 Ok(session::Entry { text: fields.text(), at: parsed.entries.len() - 1 })
@@ -119,16 +154,21 @@ impl SharedIndex for Entries {
                 Err(Refusal::Internal { what: "openmax lists sessions, not projects".into() })
             }
             EntryEdit::Copy { id, project, .. } => {
-                if let Some(project) = project {
-                    fields.set("project", &project.to_string_lossy())?;
-                }
-                let project = project.as_deref().unwrap_or(Path::new(&old.project));
-                // Of equal seconds one version of the client takes the first entry, another the last.
-                let newest = parsed.entries.iter().filter(|entry| is_of(entry, project));
-                let newest = newest.map(|entry| entry.updated_at).max().unwrap_or(0);
                 fields.set("id", id)?;
-                fields.set("created_at", &now)?;
-                fields.set("updated_at", &now.max(newest.saturating_add(1)))?;
+                match project {
+                    // The same history at another path. A time of its own would say that all of them were worked
+                    // on now, and one in the future that a session which is begun after it is older.
+                    Some(project) => {
+                        fields.set("project", &project.to_string_lossy())?;
+                        fields.set("created_at", &old.created_at.min(now))?;
+                        fields.set("updated_at", &old.updated_at.min(now))?;
+                    }
+                    None => {
+                        fields.set("title", &parsed.fork_title(old))?;
+                        fields.set("created_at", &now)?;
+                        fields.set("updated_at", &now)?;
+                    }
+                }
                 fields.set_points(&[])?;
                 // What else stands in an entry is the source's own.
                 fields.only(&["id", "project", "title", "created_at", "updated_at"]);
@@ -250,6 +290,11 @@ pub(super) fn damage(bytes: &[u8], byte: usize, what: &str) -> Damage {
         class: DamageClass::Sidecar,
         message: format!("{what}; {ADVICE}"),
     }
+}
+
+/// A damage of the index as a whole, or of what it says.
+pub(super) fn damage_of_all(what: &str) -> Damage {
+    Damage::of_whole(INDEX, DamageClass::Sidecar, format!("{what}; {ADVICE}"))
 }
 
 /// The byte of a parser's line and column, both from 1.

@@ -16,7 +16,7 @@ pub(super) fn of(message: &Message<'_>, line: &[u8], what: As, sink: &mut dyn Fn
     let text = message.content();
     match message.role() {
         Role::User if what == As::Prompt => sink(Item::User { text: text.into() }),
-        Role::User if message.looks_like_digest() => sink(Item::Compaction { text: text.into() }),
+        Role::User if message.prune_note().is_some() => sink(Item::Compaction { text: text.into() }),
         Role::User => sink(Item::Notice { kind: "harness".into(), text: text.into() }),
         Role::System => sink(Item::Notice { kind: "system".into(), text: text.into() }),
         Role::Assistant => {
@@ -66,20 +66,23 @@ pub(super) fn prompt(bytes: &[u8]) -> Result<String> {
     Ok(text)
 }
 
-/// Which message of a turn is the prompt: of the user lines at the start the first that is no note; the
-/// last one if all look like notes (then a person typed it, or there would be no reply).
 fn prompt_line(bytes: &[u8]) -> Result<Option<usize>> {
-    let (mut at, mut leading, mut plain) = (0, 0usize, None);
+    let (mut at, mut leading) = (0, Vec::new());
     each(bytes, &mut |message, _| {
-        if leading == at && message.role() == Role::User {
-            leading += 1;
-            if plain.is_none() && !message.looks_like_note() {
-                plain = Some(at);
-            }
+        if leading.len() == at && message.role() == Role::User {
+            leading.push((message.looks_like_note(), message.prune_note().is_some()));
         }
         at += 1;
     })?;
-    Ok(plain.or(leading.checked_sub(1)))
+    Ok(prompt_of(&leading))
+}
+
+/// Which of the user lines at a turn's start is the prompt, told from whether each looks like a note and like a
+/// prune's note: the first that is no note; if all look like notes the last that is no prune's (then a person
+/// typed it, or there would be no reply).
+pub(super) fn prompt_of(leading: &[(bool, bool)]) -> Option<usize> {
+    let plain = leading.iter().position(|(note, _)| !note);
+    plain.or(leading.iter().rposition(|(_, of_prune)| !of_prune)).or(leading.len().checked_sub(1))
 }
 
 /// Everything in message lines, as the model is sent it.

@@ -15,7 +15,7 @@ use super::records::{Message, Role};
 use crate::agents::{Discovery, Memory};
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
-use crate::transcript::{EntryKind, Stamp, StoreDir, scan_bytes};
+use crate::transcript::{EntryKind, Stamp, StoreDir, read_small, scan_bytes};
 
 pub(super) const SESSIONS: &str = "sessions";
 pub(super) const INDEX: &str = "sessions/index.json";
@@ -23,10 +23,10 @@ pub(super) const INDEX_LOCK: &str = "sessions/index.lock";
 const MESSAGES: &str = ".messages.json";
 /// The files of a session that are shown under `raw/` only.
 const SIDECARS: [&str; 2] = [".manifest.json", ".usage.jsonl"];
-const ARCHIVE: &str = ".archive.jsonl";
+pub(super) const ARCHIVE: &str = ".archive.jsonl";
 const COMPACTION: &str = ".compaction.jsonl";
 /// The title of a session before its first prompt.
-const NO_TITLE: &str = "New session";
+pub(super) const NO_TITLE: &str = "New session";
 /// As much of a transcript as is read to find its first prompt, bytes.
 const HEAD: u64 = 256 * 1024;
 /// Longest first prompt kept, characters.
@@ -112,8 +112,14 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     let index_stat = store.stat(Path::new(INDEX))?;
     let known = remembered(previous);
     let (index, damage, index_hash) = read_index(&store, known, index_stat)?;
-    let names: HashSet<String> = dir
-        .entries()?
+    let (mut links, mut unheard) = (Vec::new(), Vec::new());
+    if store.is_link(Path::new(SESSIONS)) {
+        links.push(SESSIONS.into());
+    }
+    let entries = dir.entries()?;
+    let linked = entries.iter().filter(|entry| entry.kind == EntryKind::Symlink);
+    unheard.extend(linked.map(|entry| Path::new(SESSIONS).join(&entry.name)));
+    let names: HashSet<String> = entries
         .into_iter()
         .filter(|entry| entry.kind != EntryKind::Dir)
         .filter_map(|entry| entry.name.into_string().ok())
@@ -137,7 +143,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
             );
             look.problem(what);
         } else if is_name(&entry.id) {
-            sessions.push(look.listed(at, entry)?);
+            sessions.push(look.listed(at, entry));
         } else {
             look.problem(format!("the id {:?} cannot be the name of a file", entry.id));
         }
@@ -146,14 +152,18 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         names.iter().filter_map(|name| name.strip_suffix(MESSAGES)).filter(|id| !seen.contains(id)).collect();
     unlisted.sort_unstable();
     for id in unlisted {
-        sessions.extend(look.unlisted(id, damage.is_some())?);
+        match look.unlisted(id, damage.is_some()) {
+            Ok(session) => sessions.extend(session),
+            Err(refusal) => look.unread(id, &refusal),
+        }
     }
     let Look { prompts, problems, .. } = look;
     let remembered =
         Remembered { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
     let indexes = vec![INDEX.into()];
     let sessions = sessions.into_iter().map(Arc::new).collect();
-    Ok(Discovery { sessions, problems, indexes, directories, memory: Memory::new(remembered) })
+    let memory = Memory::new(remembered);
+    Ok(Discovery { sessions, problems, indexes, directories, links, unheard, memory })
 }
 
 /// The index as it is now, or the last sound one with what is wrong now.
@@ -172,12 +182,12 @@ fn read_index(
     let bytes = match read_whole(store, Path::new(INDEX)) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {
-            let damage = index::damage(b"", 0, "the index is not there, so openmax finds no session");
+            let damage = index::damage_of_all("the index is not there, so openmax finds no session");
             return Ok((last(), Some(damage), FileHash::of(b"")));
         }
         // What cannot be read is told, and what was listed stays.
         Err(refusal) => {
-            return Ok((last(), Some(index::damage(b"", 0, &refusal.to_string())), FileHash::of(b"")));
+            return Ok((last(), Some(Damage::unread(INDEX, &refusal)), FileHash::of(b"")));
         }
     };
     count_bytes(AgentKind::OpenMax, ReadKind::Index, bytes.len() as u64);
@@ -192,13 +202,12 @@ fn read_index(
     }
 }
 
+/// Longest file that is read whole, bytes. Real indexes have kilobytes.
+const LONGEST_WHOLE: u64 = 256 << 20;
+
 /// A whole file of the store; `None` if it is not there.
 pub(super) fn read_whole(store: &StoreDir, file: &Path) -> Result<Option<Vec<u8>>> {
-    let Some(mut opened) = store.file(file)? else { return Ok(None) };
-    let mut bytes = Vec::new();
-    let read = opened.read_to_end(&mut bytes);
-    read.map_err(|error| Refusal::io("cannot read", &store.path().join(file), error))?;
-    Ok(Some(bytes))
+    read_small(store, file, LONGEST_WHOLE)
 }
 
 /// One look at the store.
@@ -214,28 +223,34 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn problem(&mut self, what: String) {
-        self.problems.push(index::damage(b"", 0, &what));
+        self.problems.push(index::damage_of_all(&what));
+    }
+
+    /// What cannot be read hides nothing else.
+    fn unread(&mut self, id: &str, why: &Refusal) {
+        let file = Files::of_id(id).messages;
+        self.problems.push(Damage::unread(file.to_string_lossy(), why));
     }
 
     /// A session that the index names.
-    fn listed(&mut self, at: usize, entry: &Entry) -> Result<Session> {
+    fn listed(&mut self, at: usize, entry: &Entry) -> Session {
         let first_prompt = match entry.title.as_str() {
             // The title is the beginning of the first prompt and, unlike the prompt, never changes.
             title if title != NO_TITLE && !title.is_empty() => Some(title.to_owned()),
-            _ => self.first_prompt(&entry.id)?,
+            _ => self.first_prompt(&entry.id),
         };
         // Of two sessions of one second the later entry is the newer one. Their order is told in
         // nanoseconds, which no output shows.
         let updated = seconds(entry.updated_at, at.min(999_999) as i32);
         let place = Place::recorded(&entry.project);
-        Ok(self.session(
+        self.session(
             &entry.id,
             place,
             Some(entry.title.clone()),
             first_prompt,
             seconds(entry.created_at, 0),
             updated,
-        ))
+        )
     }
 
     /// A transcript that the index does not name; `None` if it is no longer there.
@@ -248,7 +263,7 @@ impl Look<'_> {
             ),
             false => "the index has no entry for it, so openmax does not find it".to_owned(),
         };
-        let first_prompt = self.first_prompt(id)?;
+        let first_prompt = self.first_prompt(id);
         let created = stat.born().unwrap_or_else(|| stat.modified());
         let place = Place::Unplaced { reason };
         Ok(Some(self.session(id, place, None, first_prompt, created, stat.modified())))
@@ -277,11 +292,13 @@ impl Look<'_> {
             key: SessionKey { agent: AgentKind::OpenMax, root: self.root.clone(), path: messages.into() },
             id: id.to_owned(),
             place,
+            name: None,
             title,
             first_prompt,
             created,
             updated,
             model: None,
+            archived: None,
             history_mode: None,
             forked_from: None,
             files,
@@ -290,20 +307,21 @@ impl Look<'_> {
         }
     }
 
-    /// The first prompt out of the transcript's head; read again only when the transcript changed.
-    fn first_prompt(&mut self, id: &str) -> Result<Option<String>> {
+    /// The first prompt out of the transcript's head; read again only when the transcript changed. What prevents
+    /// reading it is a state of that session, not of the listing.
+    fn first_prompt(&mut self, id: &str) -> Option<String> {
         let file = Files::of_id(id).messages;
-        let Some(stat) = self.store.stat(&file)? else { return Ok(None) };
+        let stat = self.store.stat(&file).ok()??;
         let known = self.known.and_then(|known| known.get(id));
         let prompt = match known {
             Some((seen, prompt)) if *seen == stat || (prompt.is_some() && seen.same_file(&stat)) => {
                 prompt.clone()
             }
             _ if stat.kind != EntryKind::File => None,
-            _ => self.read_first_prompt(&file)?,
+            _ => self.read_first_prompt(&file).ok()?,
         };
         self.prompts.insert(id.to_owned(), (stat, prompt.clone()));
-        Ok(prompt)
+        prompt
     }
 
     fn read_first_prompt(&self, file: &Path) -> Result<Option<String>> {
@@ -323,6 +341,11 @@ impl Look<'_> {
         });
         Ok(prompt)
     }
+}
+
+/// Whether the index names the session: only it gives titles.
+pub(super) fn is_indexed(session: &Session) -> bool {
+    session.title.is_some()
 }
 
 /// Whether an id can be the beginning of a file's name.

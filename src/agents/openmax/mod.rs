@@ -4,13 +4,14 @@
 //! the prune dropped. Facts: `docs/stores/openmax.md`, named by section where they are used.
 //!
 //! `layout` finds sessions through `index`, `history` reads one (`scan` its files, line by line with
-//! `records`; `whole` puts together what a prune took apart), `items` says what is in a turn, `cuts` how to
+//! `records`; `whole` puts together what a prune took apart, `landed` says which prunes count), `items` says what is in a turn, `cuts` how to
 //! fork and undo, `writer` who has a session open.
 
 mod cuts;
 mod history;
 mod index;
 mod items;
+mod landed;
 mod layout;
 mod records;
 mod scan;
@@ -19,8 +20,11 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use super::{Agent, Discovery, SharedIndex, unless_irregular};
+use jiff::Timestamp;
+
+use super::{Agent, Companion, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::Environment;
+use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
 
@@ -46,6 +50,12 @@ impl Agent for OpenMax {
 
     fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
         layout::unchanged(root, previous)
+    }
+
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let Some(modified) = modified(&session.key.root, &session.files) else { return Ok(None) };
+        // Records have no times, and the index does: whoever asks knows that it is the same index.
+        Ok(if layout::is_indexed(session) { Some(session.updated) } else { modified.into_iter().next() })
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
@@ -76,12 +86,18 @@ impl Agent for OpenMax {
         Ok(Vec::new())
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, None)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        cuts::plan_fork(session, history, n, project)
     }
 
-    fn plan_adopt(&self, session: &Session, history: &History, n: u32, project: &Path) -> Result<ForkPlan> {
-        cuts::plan_fork(session, history, n, Some(project))
+    fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        cuts::companions(session, history_files)
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
@@ -100,7 +116,7 @@ impl Agent for OpenMax {
         Some(&index::Entries)
     }
 
-    fn writer(&self, session: &Session, _: &History) -> Option<Writer> {
-        writer::writer(session)
+    fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {
+        writer::writer(session, running)
     }
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::items::{self, As};
-use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, Role};
+use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, PruneNote, Role};
 use crate::render::{self, Length};
 use crate::session::{AgentKind, Damage, DamageClass, FileHash, FileView, Result, Turn};
 use crate::transcript::{self, Inspector, Passes, StoreDir, is_json};
@@ -22,16 +22,17 @@ pub(super) struct Found {
     pub line: u64,
     pub role: Role,
     pub looks_like_note: bool,
-    pub looks_like_digest: bool,
+    /// Of a user line: the form of what a prune leaves.
+    pub note: Option<PruneNote>,
     pub is_cut: bool,
+    /// Whether a piece of another message, whose append failed, stands before it on its line.
+    pub behind_fragment: bool,
     /// Ids of the calls that it makes.
     pub calls: Vec<Box<str>>,
     /// The call that it answers.
     pub answers: Option<Box<str>>,
-    /// Of its line without blanks around it.
+    /// Of what it says ([`Message::hash`]).
     pub hash: FileHash,
-    /// Of its content.
-    pub content_hash: FileHash,
     /// Size of its text, bytes, shown as what it is in the middle of a turn and as a prompt.
     pub text_len: u64,
     pub prompt_len: u64,
@@ -69,8 +70,24 @@ impl Messages {
     }
 }
 
-/// Reads the messages of `file` (relative to the store's root); nothing in it if it is not there.
+/// Reads the messages of the transcript `file` (relative to the store's root); nothing in it if it is not there.
 pub(super) fn messages(store: &StoreDir, passes: &mut Passes, file: &Path) -> Result<Read<Option<Messages>>> {
+    messages_of(store, passes, file, false)
+}
+
+/// As [`messages`], of an archive. A disk that was full for a moment leaves the beginning of a message there,
+/// and the next prune's first message behind it on the same line: what failed is no part of the history, and
+/// what follows is whole.
+pub(super) fn archived(store: &StoreDir, passes: &mut Passes, file: &Path) -> Result<Read<Option<Messages>>> {
+    messages_of(store, passes, file, true)
+}
+
+fn messages_of(
+    store: &StoreDir,
+    passes: &mut Passes,
+    file: &Path,
+    archive: bool,
+) -> Result<Read<Option<Messages>>> {
     let new = || (Inspector::new(name(file), MESSAGES), Messages::default());
     let each = |(inspector, messages): &mut (Inspector, Messages), line: transcript::Line<'_>| {
         match Message::parse(line.bytes) {
@@ -86,6 +103,15 @@ pub(super) fn messages(store: &StoreDir, passes: &mut Passes, file: &Path) -> Re
                 }
             }
             failed => {
+                if archive
+                    && line.nuls == 0
+                    && let Some((line, message)) = behind_fragment(&line)
+                {
+                    inspector.record(&line);
+                    messages.unterminated = !line.terminated;
+                    messages.found.push(Found { behind_fragment: true, ..Found::of(&line, &message) });
+                    return;
+                }
                 let why = failed
                     .err()
                     .filter(|_| is_json(line.bytes))
@@ -109,6 +135,14 @@ pub(super) fn messages(store: &StoreDir, passes: &mut Passes, file: &Path) -> Re
     Ok(Read { content, view: read.view })
 }
 
+/// The message at the end of a line that begins with a piece of another one. The client writes the role first,
+/// and inside a string its quotes would be escaped, so the last such place is the message's true beginning.
+fn behind_fragment<'a>(line: &transcript::Line<'a>) -> Option<(transcript::Line<'a>, Message<'a>)> {
+    let at = memchr::memmem::rfind(line.bytes, br#"{"role":""#).filter(|at| *at > 0)?;
+    let rest = transcript::Line { start: line.start + at as u64, bytes: &line.bytes[at..], ..*line };
+    Some((rest, Message::parse(rest.bytes).ok()?))
+}
+
 /// Reads the records of a compaction sidecar.
 pub(super) fn compactions(
     store: &StoreDir,
@@ -117,8 +151,14 @@ pub(super) fn compactions(
 ) -> Result<Read<Option<Compactions>>> {
     let new = || (Inspector::new(name(file), COMPACTIONS), Vec::new());
     let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
-        match serde_json::from_slice(line.bytes) {
-            Ok(record) if line.nuls == 0 => all.push(record),
+        // As in an archive, what a full disk left may stand before a record.
+        let behind_fragment = || memchr::memmem::rfind(line.bytes, br#"{"ts":"#).filter(|at| *at > 0);
+        let parse = |at: usize| {
+            let record = serde_json::from_slice::<Compaction>(&line.bytes[at..]).ok()?;
+            Some(Compaction { span: line.start + at as u64..line.end, ..record })
+        };
+        match parse(0).or_else(|| parse(behind_fragment()?)) {
+            Some(record) if line.nuls == 0 => all.push(record),
             _ => {
                 let what = is_json(line.bytes).then_some("not a record of a prune");
                 inspector.no_record(&line, what);
@@ -168,12 +208,12 @@ impl Found {
             line: line.number,
             role,
             looks_like_note: message.looks_like_note(),
-            looks_like_digest: message.looks_like_digest(),
+            note: message.prune_note(),
             is_cut: message.is_cut(),
+            behind_fragment: false,
             calls: message.calls().iter().map(|call| call.id.0.as_ref().into()).collect(),
             answers: (role == Role::Tool).then(|| message.call_id().into()),
-            hash: FileHash::of(line.bytes.trim_ascii()),
-            content_hash: FileHash::of(message.content().as_bytes()),
+            hash: message.hash(),
             text_len,
             prompt_len: if user { length(As::Prompt) } else { text_len },
             prompt: user.then(|| message.content().chars().take(Turn::PROMPT_CHARS).collect()),

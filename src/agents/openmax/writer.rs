@@ -8,32 +8,32 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::layout::Files;
-use crate::host::locks;
-use crate::host::processes::{self, Process};
+use crate::host::processes::{Process, Running};
 use crate::session::{AgentKind, Session, Writer};
 use crate::transcript::StoreDir;
 
-pub(super) fn writer(session: &Session) -> Option<Writer> {
-    claim(session).or_else(|| process(session))
+pub(super) fn writer(session: &Session, running: &Running) -> Option<Writer> {
+    claim(session, running).or_else(|| process(session, running))
 }
 
 /// The holder of the session's lock file. One in another pid namespace has no number here.
-fn claim(session: &Session) -> Option<Writer> {
+fn claim(session: &Session, running: &Running) -> Option<Writer> {
     let store = StoreDir::open(&session.key.root).ok()??;
     let lock = Files::of(&session.key).lock;
     let (device, inode) = store.stat(&lock).ok()??.identity();
-    let pid = locks::holder(&store.path().join(&lock), device, inode)?;
+    let pid = running.lock_holder(device, inode, || store.real_path(&lock))?;
     let evidence = "has it open and holds its lock".to_owned();
     Some(Writer { agent: AgentKind::OpenMax, pid, evidence })
 }
 
 /// An openmax process that works in the session's project.
-fn process(session: &Session) -> Option<Writer> {
+fn process(session: &Session, running: &Running) -> Option<Writer> {
     let project = session.project()?;
     let uid = rustix::process::geteuid().as_raw();
-    let mut clients = processes::others().filter(|process| process.uid == uid && is_openmax(process));
+    let all = running.processes().iter();
+    let mut clients = all.filter(|process| process.uid == uid && is_openmax(process));
     clients.find_map(|client| {
-        let evidence = match client.works_in(project) {
+        let evidence = match running.works_in(client, project) {
             Some(true) => format!("works in {}", project.display()),
             Some(false) => return None,
             None => "may work there: the project's directory does not answer".into(),

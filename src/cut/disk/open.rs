@@ -41,6 +41,23 @@ impl Open {
         Ok(self.facts()?.st_size as u64)
     }
 
+    /// Whether the file has more names than one.
+    pub fn has_several_links(&self) -> Result<bool> {
+        Ok(self.facts()?.st_nlink > 1)
+    }
+
+    /// Gives the file owner, mode, time and extended attributes (ACLs are among them) of another one.
+    pub fn make_like(&self, other: &Open) -> Result<()> {
+        let facts = other.facts()?;
+        let mut mode = facts.st_mode;
+        if !copy_attributes(&other.file, &self.file) {
+            // Without its ACL the mode's middle part, which was the ACL's mask, would be the group's.
+            mode &= !0o070;
+        }
+        self.set_owner_and_mode(facts.st_uid, facts.st_gid, mode)?;
+        self.set_mtime(super::mtime(&facts))
+    }
+
     /// Reads until `into` is full or the file ends; how many bytes came.
     pub fn read_full(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let mut done = 0;
@@ -171,4 +188,19 @@ impl Open {
         };
         set().map_err(|e| self.error("setting the time of", e))
     }
+}
+
+/// Copies extended attributes, as far as this user and the file system can; false if an ACL was lost.
+fn copy_attributes(from: &File, to: &File) -> bool {
+    const ACL: &[u8] = b"system.posix_acl_access";
+    let mut names = vec![0; 64 * 1024];
+    let Ok(len) = rustix::fs::flistxattr(from, &mut names[..]) else { return true };
+    let mut whole = true;
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 64 * 1024];
+        let copied = rustix::fs::fgetxattr(from, name, &mut value[..])
+            .and_then(|len| rustix::fs::fsetxattr(to, name, &value[..len], rustix::fs::XattrFlags::empty()));
+        whole &= copied.is_ok() || name != ACL;
+    }
+    whole
 }

@@ -10,28 +10,30 @@ use rustix::io::Errno;
 use super::toy::{Fixture, Toy};
 use crate::cut::execute;
 
-/// Not a test: run in a process of its own; appends `T<n>` to the file each millisecond until its stdin ends, and
+/// Not a test, but run in a process of its own; it appends `T<n>` to the file at a steady pace until it is killed, and
 /// notes each record, once its append has returned, in the log.
 #[test]
+#[ignore = "the part of a child process"]
 fn append_child() {
-    let (Ok(file), Ok(log)) = (std::env::var("TURNFS_TEST_APPEND"), std::env::var("TURNFS_TEST_LOG")) else {
-        return;
-    };
+    let [file, log] = ["TURNFS_TEST_APPEND", "TURNFS_TEST_LOG"].map(|name| std::env::var(name).unwrap());
+    let pause = Duration::from_millis(std::env::var("TURNFS_TEST_PAUSE").unwrap().parse().unwrap());
     let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
     for n in 0.. {
         let mut open = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
         open.write_all(format!("T{n:08}\n").as_bytes()).unwrap();
         drop(open);
         log.write_all(format!("{n}\n").as_bytes()).unwrap();
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(pause);
     }
 }
 
-fn appender(file: &Path, log: &Path) -> Child {
+/// A client that appends each `pause` (milliseconds).
+pub fn appender(file: &Path, log: &Path, pause: u64) -> Child {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cut::tests::appender::append_child", "--nocapture"])
+        .args(["--ignored", "--exact", "cut::tests::appender::append_child"])
         .env("TURNFS_TEST_APPEND", file)
         .env("TURNFS_TEST_LOG", log)
+        .env("TURNFS_TEST_PAUSE", pause.to_string())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -44,7 +46,7 @@ fn appender(file: &Path, log: &Path) -> Child {
 }
 
 /// How many appends have returned.
-fn logged(log: &Path) -> u64 {
+pub fn logged(log: &Path) -> u64 {
     std::fs::read_to_string(log).map_or(0, |text| text.lines().count() as u64)
 }
 
@@ -53,7 +55,7 @@ fn two_hundred_forced_undos_lose_no_record_that_is_written_after_the_cut() {
     let fixture = Fixture::new();
     let log = fixture.dir.path().join("log");
     let wire = fixture.path("wire.jsonl");
-    let mut child = appender(&wire, &log);
+    let mut child = appender(&wire, &log, 1);
     let mut after_cuts = Vec::new();
     for _ in 0..200 {
         let seen = fixture.load();
@@ -92,7 +94,7 @@ fn two_hundred_forced_undos_lose_no_record_that_is_written_after_the_cut() {
 fn two_hundred_undos_without_force_all_answer_ebusy_while_a_client_writes() {
     let fixture = Fixture::new();
     let log = fixture.dir.path().join("log");
-    let mut child = appender(&fixture.path("wire.jsonl"), &log);
+    let mut child = appender(&fixture.path("wire.jsonl"), &log, 1);
     let (mut refused, mut starved) = (0, 0);
     while refused < 200 {
         let seen = fixture.load();

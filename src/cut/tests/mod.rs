@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod appender;
+mod links;
+mod several_names;
 mod toy;
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -161,10 +163,21 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         fn plan_undo(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::UndoPlan> {
             Toy.plan_undo(s, h, n)
         }
-        fn plan_fork(&self, s: &Session, h: &History, n: u32) -> Result<crate::session::ForkPlan> {
-            Toy.plan_fork(s, h, n)
+        fn plan_fork(
+            &self,
+            s: &Session,
+            h: &History,
+            n: u32,
+            project: Option<&Path>,
+        ) -> Result<crate::session::ForkPlan> {
+            Toy.plan_fork(s, h, n, project)
         }
-        fn writer(&self, _: &Session, _: &History) -> Option<crate::session::Writer> {
+        fn writer(
+            &self,
+            _: &Session,
+            _: &History,
+            _: &crate::host::processes::Running,
+        ) -> Option<crate::session::Writer> {
             None
         }
         fn kind(&self) -> crate::session::AgentKind {

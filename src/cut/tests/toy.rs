@@ -81,11 +81,13 @@ pub fn session(root: &Path) -> Session {
         key: SessionKey { agent: AgentKind::KimiCli, root: Arc::from(root), path: Arc::from(path) },
         id: "s".into(),
         place: Place::Project("/toy".into()),
+        name: None,
         title: None,
         first_prompt: None,
         created: Timestamp::UNIX_EPOCH,
         updated: Timestamp::UNIX_EPOCH,
         model: None,
+        archived: None,
         history_mode: None,
         forked_from: None,
         files,
@@ -203,6 +205,7 @@ impl Agent for Toy {
             notes: Vec::new(),
             files,
             model: None,
+            name: None,
         })
     }
 
@@ -214,11 +217,17 @@ impl Agent for Toy {
         crate::agents::agent(AgentKind::KimiCli).plan_undo(session, history, n)
     }
 
-    fn plan_fork(&self, session: &Session, history: &History, n: u32) -> Result<ForkPlan> {
-        crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n)
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n, project)
     }
 
-    fn writer(&self, _: &Session, _: &History) -> Option<Writer> {
+    fn writer(&self, _: &Session, _: &History, _: &crate::host::processes::Running) -> Option<Writer> {
         None
     }
 

@@ -64,7 +64,7 @@ pub(super) fn settle(readings: Vec<Reading>) -> Alignment {
     alignment
 }
 
-fn refuse_unless_proved(cut: &mut Result<CutPoint, Refused>) {
+pub(super) fn refuse_unless_proved(cut: &mut Result<CutPoint, Refused>) {
     if let Ok(point) = cut
         && point.confidence != Confidence::Exact
     {

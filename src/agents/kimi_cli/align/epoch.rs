@@ -1,7 +1,7 @@
 //! One epoch: its operations and its file brought together, by replay or else by matching.
 
 use super::super::records::{ContextFile, ContextRecord, TextKey, checkpoint_marker, is_injected};
-use super::super::turns::{NewEpoch, Op, OpKind, Walk, call_key};
+use super::super::turns::{NewEpoch, Op, OpKind, Walk};
 use super::matching::{Candidate, Expected, matching};
 use super::replay::replay;
 
@@ -174,7 +174,7 @@ fn evidence(file: &ContextFile, found: &[CandidateRun]) -> Vec<Candidate> {
             for context in &file.lines[run.line..end] {
                 if let ContextRecord::Assistant { text, tool_calls } = &context.record {
                     candidate.said.extend(text.iter().filter(|text| !text.is_empty()).map(|text| text.hash));
-                    candidate.calls.extend(tool_calls.iter().map(|id| call_key(id)));
+                    candidate.calls.extend(tool_calls);
                 }
             }
             candidate.said.sort_unstable();

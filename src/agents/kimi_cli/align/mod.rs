@@ -7,11 +7,14 @@
 mod doubt;
 pub mod epoch;
 pub mod from_context;
+mod hidden;
 pub mod matching;
 pub mod replay;
 
 #[cfg(test)]
 mod hard_cases;
+#[cfg(test)]
+mod old_cases;
 #[cfg(test)]
 mod sample_store;
 #[cfg(test)]
@@ -123,7 +126,14 @@ struct Epoch<'a> {
 /// turns here: they have no number, stay in every cut, and are named in the notes.
 pub fn align(walk: &Walk, files: &[ContextFile]) -> Alignment {
     match doubt::readings(&walk.ops) {
-        None => align_ops(walk, &walk.ops, files).alignment,
+        None => {
+            let plain = align_ops(walk, &walk.ops, files);
+            if plain.extra == 0 || plain.proved {
+                plain.alignment
+            } else {
+                hidden::settle(walk, files, plain)
+            }
+        }
         Some(readings) => doubt::settle(readings.iter().map(|ops| align_ops(walk, ops, files)).collect()),
     }
 }
@@ -135,6 +145,8 @@ struct Reading {
     proved: bool,
     /// Files without an epoch and epochs without a file.
     misfits: usize,
+    /// Of these, the files.
+    extra: usize,
 }
 
 fn align_ops(walk: &Walk, ops: &[Op], files: &[ContextFile]) -> Reading {
@@ -170,7 +182,7 @@ fn align_ops(walk: &Walk, ops: &[Op], files: &[ContextFile]) -> Reading {
     }
     let names = places.iter().map(|place| place.map(|file| files[file].name.clone())).collect();
     let proved = fits.iter().flatten().all(|fit| fit.exact);
-    Reading { alignment: Alignment { cuts, epochs: names, notes }, proved, misfits: extra + lost }
+    Reading { alignment: Alignment { cuts, epochs: names, notes }, proved, misfits: extra + lost, extra }
 }
 
 fn split(ops: &[Op]) -> Vec<Epoch<'_>> {

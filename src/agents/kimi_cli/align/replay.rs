@@ -5,7 +5,7 @@
 //! Rules: `docs/stores/kimi-cli.md`, "4.4 Replay of one epoch".
 
 use super::super::records::{ContextFile, ContextRecord, TextKey, checkpoint_marker, is_injected};
-use super::super::turns::{NewEpoch, Op, OpKind, StepFacts, call_key};
+use super::super::turns::{NewEpoch, Op, OpKind, StepFacts};
 
 /// A replay that came out even.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Replay {
 }
 
 /// The first checkpoint id that belongs to an op of an epoch; those below it are of the rebuilt prefix.
-fn first_id(begun_by: Option<NewEpoch>) -> i64 {
+pub(super) fn first_id(begun_by: Option<NewEpoch>) -> i64 {
     match begun_by {
         None | Some(NewEpoch::Clear) => 0,
         Some(NewEpoch::Compaction) => 1,
@@ -113,7 +113,7 @@ impl Replayer<'_> {
         }
         let own = self.file.lines[line..end].iter().all(|context| match &context.record {
             ContextRecord::Assistant { tool_calls, .. } => {
-                tool_calls.iter().all(|id| step.calls.contains(&call_key(id)))
+                tool_calls.iter().all(|call| step.calls.contains(call))
             }
             _ => true,
         });

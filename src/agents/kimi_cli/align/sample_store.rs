@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::records::{
-    ContextFile, ContextLine, ContextRecord, TextKey, WireEvent, WireLine, slash_command,
+    ContextFile, ContextLine, ContextRecord, TextKey, WireEvent, WireLine, call_key, slash_command,
 };
 use super::super::turns::{Walk, Walker};
 use super::LIVE;
@@ -103,7 +103,9 @@ pub fn text_of(content: &Value) -> String {
 }
 
 fn wire_event(value: &Value) -> WireEvent {
-    let Some(kind) = value["message"]["type"].as_str() else { return WireEvent::Metadata };
+    let Some(kind) = value["message"]["type"].as_str() else {
+        return WireEvent::Metadata { ends: value["protocol_version"] != "1.1" };
+    };
     let payload = &value["message"]["payload"];
     let text = || key_of(texts(&payload["user_input"]));
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -154,7 +156,7 @@ fn context_record(value: &Value) -> ContextRecord {
             let texts = texts(&value["content"]);
             ContextRecord::Assistant {
                 text: (!texts.is_empty()).then(|| key_of(texts)),
-                tool_calls: calls().map(str::to_owned).collect(),
+                tool_calls: calls().map(call_key).collect(),
             }
         }
         Some("tool") => {

@@ -1,7 +1,7 @@
 //! Discovery: what is found, where it is placed, and what is read again.
 
 use std::os::unix::fs::symlink;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode};
 
@@ -30,23 +30,10 @@ fn store_for(path: &str, prefix: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Sets the times of everything below back, so that stats vouch.
-fn settle(path: &Path) {
-    // ctime cannot be set: wait until the last change is old enough.
-    let newest = newest_change(path);
-    while newest.elapsed().unwrap_or_default() < Duration::from_millis(2150) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn newest_change(path: &Path) -> SystemTime {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = fs::symlink_metadata(path).unwrap();
-    let own = SystemTime::UNIX_EPOCH + Duration::new(metadata.ctime() as u64, metadata.ctime_nsec() as u32);
-    if !metadata.is_dir() {
-        return own;
-    }
-    fs::read_dir(path).unwrap().map(|entry| newest_change(&entry.unwrap().path())).fold(own, SystemTime::max)
+/// Waits until stamps are old enough to be believed.
+fn settle() {
+    crate::transcript::set_racy_window(Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(40));
 }
 
 #[test]
@@ -117,11 +104,11 @@ fn what_is_no_session_is_left_out_and_told_and_what_cannot_be_opened_is_listed()
     let group = sample.store.join("sessions/301f8022c44669fd30b93f123c419b45");
     let outside = tempfile::tempdir().unwrap();
     copy(&group.join(ID), outside.path());
-    symlink(outside.path(), group.join("linked")).unwrap();
-    symlink(outside.path(), sample.store.join("sessions/linked-group")).unwrap();
+    symlink(outside.path().join("none"), group.join("linked")).unwrap();
+    symlink("/dev/null", sample.store.join("sessions/linked-group")).unwrap();
     fs::create_dir(group.join("empty")).unwrap();
     fs::create_dir(group.join("link-inside")).unwrap();
-    symlink(outside.path().join("wire.jsonl"), group.join("link-inside/wire.jsonl")).unwrap();
+    symlink("/dev/null", group.join("link-inside/wire.jsonl")).unwrap();
     fs::create_dir(group.join("pipe")).unwrap();
     rustix::fs::mknodat(CWD, group.join("pipe/wire.jsonl"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     rustix::fs::mknodat(CWD, group.join("pipe.jsonl"), FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -135,7 +122,7 @@ fn what_is_no_session_is_left_out_and_told_and_what_cannot_be_opened_is_listed()
     let mut problems: Vec<_> = found.problems.iter().map(|problem| problem.message.clone()).collect();
     problems.sort();
     assert_eq!(problems.len(), 4, "{problems:?}");
-    let told = ["symbolic link", "symbolic link", "no regular file", "UTF-8"];
+    let told = ["it leads nowhere", "it leads to no directory or regular file", "no regular file", "UTF-8"];
     assert!(problems.iter().zip(told).all(|(problem, what)| problem.contains(what)), "{problems:?}");
 }
 
@@ -167,7 +154,7 @@ fn title_and_first_prompt_follow_the_files() {
     let first = discover(&sample.store);
     assert_eq!(first.sessions[0].title.as_deref(), Some("turn one"));
     let created = first.sessions[0].created;
-    settle(&sample.store);
+    settle();
     let first = KimiCli.discover(&sample.store, &first).unwrap();
 
     let state = fs::read_to_string(session.join("state.json")).unwrap();
@@ -218,7 +205,7 @@ fn a_thousand_sessions_are_read_once() {
     for n in 0..1000 {
         copy(&group.join(ID), &group.join(format!("session-{n}")));
     }
-    settle(dir.path());
+    settle();
     let cold = discover(dir.path());
     assert_eq!((cold.sessions.len(), cold.problems.len()), (1001, 0));
     let reads_before = reads();

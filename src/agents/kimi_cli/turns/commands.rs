@@ -2,6 +2,9 @@
 
 use super::{NewEpoch, OpKind};
 
+/// What a /compact replies.
+pub(super) const HAS_BEEN_COMPACTED: &str = "The context has been compacted.";
+
 /// Whether only the command's reply tells what it did.
 pub(super) fn needs_reply(command: &str) -> bool {
     matches!(command, "clear" | "reset" | "add-dir" | "afk" | "import")

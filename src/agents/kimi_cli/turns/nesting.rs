@@ -6,7 +6,7 @@
 use super::{Begun, Op, OpKind, RawKind, RawOp};
 
 /// How the prompt begins that /init gives to its inner run.
-const INIT_PROMPT: &str = "You are a software engineering expert";
+pub(super) const INIT_PROMPT: &str = "You are a software engineering expert";
 
 /// Which turns were really nested: an outer turn that never got its TurnEnd was killed and owns nothing.
 pub(super) struct Nesting {
@@ -26,7 +26,9 @@ impl Nesting {
         };
         for (index, begun) in turns.iter().enumerate() {
             let is_init = |turn: usize| turns[turn].turn.command.as_deref() == Some("init");
-            let owner = begun.inside.filter(|&outer| turns[outer].turn.end.is_some());
+            // Where no turn has a TurnEnd, only the run of an /init is inside of one.
+            let owns = |outer: &usize| turns[*outer].turn.end.is_some() || turns[*outer].endless;
+            let owner = begun.inside.filter(owns);
             let group = match owner {
                 Some(outer) => nesting.groups[outer],
                 None => index,

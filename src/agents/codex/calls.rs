@@ -1,0 +1,416 @@
+//! Calls and their results: as response items say them, and as the client's events do.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::kinds::Once;
+use super::notices::{checklist, text};
+use super::outputs;
+use super::records::{Response, string_or_json};
+use crate::session::{Item, ItemSink};
+
+/// Which calls of a turn were shown, and what only events told of others so far.
+#[derive(Clone, Default)]
+pub struct Calls {
+    told: HashSet<u128>,
+    waiting: Vec<Waiting>,
+}
+
+/// A call that an event told of and no response item.
+#[derive(Clone)]
+struct Waiting {
+    time: Option<Timestamp>,
+    id: Option<u128>,
+    same: Vec<u128>,
+    items: Vec<Item<'static>>,
+}
+
+/// The ids that events and items give to their calls.
+#[derive(Deserialize)]
+struct Ids<'a> {
+    #[serde(borrow, default)]
+    call_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default, rename = "callId")]
+    dynamic: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    event_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    id: Option<Cow<'a, str>>,
+}
+
+fn key(identity: &str) -> u128 {
+    xxh3_128(identity.as_bytes())
+}
+
+impl Calls {
+    /// A response item says it.
+    pub fn told(&mut self, identity: &str) {
+        let key = key(identity);
+        self.told.insert(key);
+        self.waiting.retain(|waiting| waiting.id != Some(key) && !waiting.same.contains(&key));
+    }
+
+    /// An event says it: shown at the turn's end, unless a response item says the same. What is told of one
+    /// call later (its end, after its beginning) takes the place of what was told before.
+    pub fn heard(&mut self, time: Option<Timestamp>, json: &str, make: fn(&Value) -> Once) -> Option<()> {
+        let id = serde_json::from_str::<Ids<'_>>(json).ok().and_then(|ids| {
+            let Ids { call_id, dynamic, event_id, id } = ids;
+            call_id.or(dynamic).or(event_id).or(id)
+        });
+        let id = id.as_deref().filter(|id| !id.is_empty()).map(key);
+        if id.is_some_and(|id| self.told.contains(&id)) {
+            return Some(());
+        }
+        let Once { items, same } = make(&serde_json::from_str(json).ok()?);
+        let same: Vec<u128> = same.iter().map(|same| key(same)).collect();
+        if same.iter().any(|same| self.told.contains(same)) {
+            // Its beginning may have told only the id.
+            self.waiting.retain(|waiting| id.is_none() || waiting.id != id);
+            self.told.extend(id);
+            return Some(());
+        }
+        match self.waiting.iter_mut().find(|waiting| id.is_some() && waiting.id == id) {
+            Some(waiting) => (waiting.items, waiting.same) = (items, same),
+            None => self.waiting.push(Waiting { time, id, same, items }),
+        }
+        Some(())
+    }
+
+    /// The model's message: the plans that it proposes are told.
+    pub fn message(&mut self, text: &str) {
+        for plan in marked(text, PLAN) {
+            self.told(&plan_of(plan.trim()));
+        }
+    }
+
+    /// The client's message about what happened: a command that the user ran is told.
+    pub fn report(&mut self, text: &str) {
+        if text.trim_start().starts_with("<user_shell_command>") {
+            for command in marked(text, ("<command>", "</command>")) {
+                self.told(&users_command(command));
+            }
+        }
+    }
+
+    /// What only events told, at the turn's end.
+    pub fn finish(&mut self, sink: &mut ItemSink<'_>) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            for item in waiting.items {
+                sink(waiting.time, item);
+            }
+        }
+        self.told.clear();
+    }
+
+    /// A call that a response item says.
+    pub fn call(
+        &mut self,
+        time: Option<Timestamp>,
+        response: &Response<'_>,
+        name: &str,
+        asked: for<'r> fn(&'r Response<'_>) -> Cow<'r, str>,
+        sink: &mut ItemSink<'_>,
+    ) {
+        let arguments = asked(response);
+        if response.kind == "web_search_call" {
+            self.told(&searched_for(&arguments));
+        }
+        if is_plan(response) {
+            self.told(&plan_of(&arguments));
+        }
+        let id = self.id(response);
+        let name = match (response.namespace.as_deref(), response.name.as_deref().unwrap_or(name)) {
+            (Some(namespace), name) if !namespace.is_empty() => Cow::Owned(format!("{namespace}.{name}")),
+            (_, name) => Cow::Borrowed(name),
+        };
+        sink(time, Item::ToolCall { name, id, arguments });
+    }
+
+    /// The result of a call.
+    pub fn result(&mut self, time: Option<Timestamp>, response: &Response<'_>, sink: &mut ItemSink<'_>) {
+        let id = self.id(response);
+        outputs::result(time, id, response, sink);
+    }
+
+    /// What a call and its result have in common.
+    fn id<'r>(&mut self, response: &'r Response<'_>) -> Cow<'r, str> {
+        for id in [&response.call_id, &response.id].into_iter().flatten() {
+            self.told(id);
+        }
+        response.call_id.as_deref().or(response.id.as_deref()).unwrap_or("").into()
+    }
+}
+
+/// Between what marks a proposed plan stands in the model's message.
+const PLAN: (&str, &str) = ("<proposed_plan>", "</proposed_plan>");
+/// And what it read in its memories.
+const CITATION: (&str, &str) = ("<oai-mem-citation>", "</oai-mem-citation>");
+
+/// What stands between marks.
+fn marked<'t>(text: &'t str, (begin, end): (&'static str, &'static str)) -> impl Iterator<Item = &'t str> {
+    let pieces = text.split(begin).skip(1);
+    pieces.map(move |piece| piece.split_once(end).map_or(piece, |(inside, _)| inside))
+}
+
+/// A message of the model's as the client's events repeat it: without what it shows in another place.
+pub fn repeated(text: &str) -> Cow<'_, str> {
+    let mut shown = Cow::Borrowed(text);
+    for (begin, end) in [PLAN, CITATION] {
+        if !shown.contains(begin) {
+            continue;
+        }
+        let mut without = String::new();
+        let mut pieces = shown.split(begin);
+        without.push_str(pieces.next().unwrap_or(""));
+        for piece in pieces {
+            without.push_str(piece.split_once(end).map_or("", |(_, behind)| behind));
+        }
+        shown = without.into();
+    }
+    match shown {
+        Cow::Borrowed(text) => text.trim().into(),
+        Cow::Owned(text) => text.trim().to_owned().into(),
+    }
+}
+
+fn is_plan(response: &Response<'_>) -> bool {
+    response.name.as_deref() == Some("update_plan")
+}
+
+/// What a call was asked to do.
+pub fn arguments<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
+    let Some(raw) = response.arguments.or(response.input).or(response.action) else {
+        return Cow::Borrowed("");
+    };
+    let arguments = string_or_json(raw);
+    if is_plan(response)
+        && let Some(list) = serde_json::from_str(&arguments).ok().as_ref().and_then(checklist)
+    {
+        return list.into();
+    }
+    arguments
+}
+
+/// The command of a `local_shell_call`.
+pub fn local_shell<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
+    let parsed = response.action.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    let Some(command) = parsed.as_ref().and_then(|action| command_line(&action["command"])) else {
+        return arguments(response);
+    };
+    match parsed.as_ref().map_or("", |action| text(action, "working_directory")) {
+        "" => command.into(),
+        directory => format!("{command}\n(in {directory})").into(),
+    }
+}
+
+/// What a `web_search_call` searched for.
+pub fn searched<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
+    let parsed = response.action.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    parsed.as_ref().and_then(web_action).map_or_else(|| arguments(response), Cow::Owned)
+}
+
+/// `search`, `open_page` or `find_in_page`, in words.
+fn web_action(action: &Value) -> Option<String> {
+    let queries = || {
+        let all = action["queries"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        all.collect::<Vec<_>>().join("\n")
+    };
+    let said = match (text(action, "query"), text(action, "pattern"), text(action, "url")) {
+        ("", "", "") => queries(),
+        (query, "", "") => query.to_owned(),
+        (_, "", url) => url.to_owned(),
+        (_, pattern, url) => format!("{pattern:?} in {url}"),
+    };
+    (!said.is_empty()).then_some(said)
+}
+
+fn searched_for(query: &str) -> String {
+    format!("web search {query}")
+}
+
+pub fn plan_of(checklist: &str) -> String {
+    format!("plan {checklist}")
+}
+
+/// The command that a user ran without the model, as the message about it names it.
+pub fn users_command(command: &str) -> String {
+    format!("command of the user {}", command.trim())
+}
+
+/// A command's words as one line; of a shell that runs a script, the script.
+fn command_line(words: &Value) -> Option<String> {
+    if let Some(line) = words.as_str() {
+        return Some(line.to_owned());
+    }
+    let words: Vec<&str> = words.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
+    if let [_, "-c" | "-lc", script] = words[..] {
+        return Some(script.to_owned());
+    }
+    let quoted = words.iter().map(|word| {
+        let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
+        match !word.is_empty() && word.chars().all(plain) {
+            true => Cow::Borrowed(*word),
+            false => format!("'{}'", word.replace('\'', r"'\''")).into(),
+        }
+    });
+    Some(quoted.collect::<Vec<_>>().join(" "))
+}
+
+fn id_of(value: &Value) -> String {
+    let ids = ["call_id", "callId", "event_id", "id"];
+    ids.into_iter().map(|key| text(value, key)).find(|id| !id.is_empty()).unwrap_or("").to_owned()
+}
+
+fn tool_call(name: impl Into<Cow<'static, str>>, value: &Value, arguments: String) -> Item<'static> {
+    Item::ToolCall { name: name.into(), id: id_of(value).into(), arguments: arguments.into() }
+}
+
+pub fn tool_result(value: &Value, output: String, is_error: bool) -> Item<'static> {
+    Item::ToolResult { id: id_of(value).into(), output: output.into(), is_error }
+}
+
+/// Whether this is told when a call has ended.
+fn is_over(value: &Value, marks: &[&str]) -> bool {
+    marks.iter().any(|mark| !value[mark].is_null())
+}
+
+/// A command, at its begin or end.
+pub fn exec_command(value: &Value) -> Once {
+    let command = command_line(&value["command"]).unwrap_or_default();
+    let output = match ["aggregated_output", "formatted_output"].map(|key| text(value, key)) {
+        ["", ""] => format!("{}{}", text(value, "stdout"), text(value, "stderr")),
+        ["", formatted] => formatted.to_owned(),
+        [all, _] => all.to_owned(),
+    };
+    if matches!(text(value, "source"), "user_shell" | "userShell") {
+        let shown = format!("$ {command}\n{output}");
+        let items = vec![Item::Notice { kind: "command".into(), text: shown.into() }];
+        return Once { items, same: vec![users_command(&command)] };
+    }
+    let mut items = vec![tool_call("command", value, command)];
+    if is_over(value, &["exit_code", "aggregated_output", "stdout"]) {
+        let failed = value["exit_code"].as_i64().is_some_and(|code| code != 0);
+        items.push(tool_result(value, output, failed));
+    }
+    Once { items, ..Once::default() }
+}
+
+/// The same of paginated threads.
+pub fn command_execution(value: &Value) -> Once {
+    exec_command(value)
+}
+
+/// A patch with what it changes.
+pub fn patch(value: &Value) -> Once {
+    let changes = value["changes"].as_object().into_iter().flatten().map(|(path, change)| {
+        let (kind, moved) = (text(change, "type"), text(change, "move_path"));
+        let kind = if kind.is_empty() { "change" } else { kind };
+        let moved = if moved.is_empty() { String::new() } else { format!(" -> {moved}") };
+        let body = [text(change, "unified_diff"), text(change, "content")].concat();
+        format!("{kind} {path}{moved}\n{body}")
+    });
+    let changes: Vec<String> = changes.collect();
+    let mut items = vec![tool_call("apply_patch", value, changes.join("\n"))];
+    if is_over(value, &["success", "stdout", "status"]) {
+        let output = format!("{}{}", text(value, "stdout"), text(value, "stderr"));
+        let failed = value["success"] == false || matches!(text(value, "status"), "failed" | "declined");
+        items.push(tool_result(value, output, failed));
+    }
+    Once { items, ..Once::default() }
+}
+
+/// A tool of an MCP server.
+pub fn mcp_tool_call(value: &Value) -> Once {
+    // The event has these below `invocation`, the item has them itself.
+    let asked = value.get("invocation").unwrap_or(value);
+    let name = format!("{}.{}", text(asked, "server"), text(asked, "tool"));
+    let mut items = vec![tool_call(name, value, json(&asked["arguments"]))];
+    let result = &value["result"];
+    let ok = result.get("Ok").unwrap_or(result);
+    let error = match (text(result, "Err"), text(&value["error"], "message")) {
+        ("", message) => message,
+        (error, _) => error,
+    };
+    if !error.is_empty() {
+        items.push(tool_result(value, error.to_owned(), true));
+    } else if !ok.is_null() {
+        let failed = ok["is_error"] == true || ok["isError"] == true;
+        items.extend(outputs::content(value, &ok["content"], failed));
+    }
+    Once { items, ..Once::default() }
+}
+
+/// A tool that the program around the client offers.
+pub fn dynamic_tool_call(value: &Value) -> Once {
+    let mut items = vec![tool_call(text(value, "tool").to_owned(), value, json(&value["arguments"]))];
+    if is_over(value, &["success", "content_items", "contentItems", "error"]) {
+        let failed = value["success"] == false;
+        let error = text(value, "error");
+        let content = value.get("content_items").or(value.get("contentItems")).unwrap_or(&Value::Null);
+        match error {
+            "" => items.extend(outputs::content(value, content, failed)),
+            error => items.push(tool_result(value, error.to_owned(), true)),
+        }
+    }
+    Once { items, ..Once::default() }
+}
+
+pub fn web_search(value: &Value) -> Once {
+    let said = web_action(&value["action"]).unwrap_or_else(|| text(value, "query").to_owned());
+    let mut same: Vec<String> = Vec::new();
+    for said in [&said, text(value, "query")] {
+        if !said.is_empty() {
+            same.push(searched_for(said));
+        }
+    }
+    Once { items: vec![tool_call("web_search", value, said)], same }
+}
+
+pub fn view_image(value: &Value) -> Once {
+    Once { items: vec![tool_call("view_image", value, text(value, "path").to_owned())], ..Once::default() }
+}
+
+/// An image that the model made: what it was made of, its type and size.
+pub fn image_generation(value: &Value) -> Once {
+    let mut said = Vec::new();
+    let (prompt, path) = (text(value, "revised_prompt"), text(value, "saved_path"));
+    if !prompt.is_empty() {
+        said.push(prompt.to_owned());
+    }
+    if !path.is_empty() {
+        said.push(format!("saved to {path}"));
+    }
+    let result = text(value, "result");
+    if result.is_empty() {
+        let status = text(value, "status");
+        said.push(if status.is_empty() { "no image yet".into() } else { format!("no image: {status}") });
+    }
+    let mut items = Vec::new();
+    if !said.is_empty() {
+        items.push(Item::Notice { kind: "image".into(), text: said.join("\n").into() });
+    }
+    if !result.is_empty() {
+        items.push(outputs::base64(outputs::type_of(result), result));
+    }
+    Once { items, ..Once::default() }
+}
+
+/// JSON as text; nothing for null.
+fn json(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether a raw value is a JSON string, list or object, by its first byte.
+pub fn first_byte(raw: &RawValue) -> u8 {
+    raw.get().bytes().next().unwrap_or(b'n')
+}

@@ -1,0 +1,104 @@
+//! A turn while its lines pass by: its length, whose messages are in it, and what is still undecided.
+
+use std::collections::HashSet;
+
+use super::items::Reader;
+use super::pass::TurnAt;
+use super::records::Response;
+use super::titles;
+use super::voice::Words;
+use super::walk::Rules;
+use crate::render;
+use crate::session::{Item, Turn};
+
+/// A turn while its lines pass by.
+#[derive(Clone)]
+pub struct Open {
+    pub at: TurnAt,
+    pub id: Option<u64>,
+    pub reader: Reader,
+    /// Length of what was shown when its line passed by.
+    pub length: u64,
+    /// Place and length of what was not decided then.
+    pub decided: Vec<(u64, u64)>,
+    /// In order of their places.
+    pub users: Vec<User>,
+    pub waiting: Vec<Waiting>,
+    /// Told by events, and by no message so far.
+    pub unmet: Vec<u128>,
+    /// Tool calls without a result so far.
+    pub calls: HashSet<String>,
+    pub ended: bool,
+}
+
+/// A user's message, and the state of its turn before it.
+#[derive(Clone)]
+pub struct User {
+    pub at: u64,
+    pub length: u64,
+    pub reader: Reader,
+}
+
+/// A message of which it is not known yet whose it is.
+#[derive(Clone)]
+pub struct Waiting {
+    pub before: User,
+    pub words: Words,
+    /// Set where it is recorded as the user's.
+    pub own: Option<String>,
+    pub pictures: u64,
+    /// As one of the client's.
+    pub notice: u64,
+}
+
+impl Open {
+    /// A message of the user's, whose place and what was before it are in `before`.
+    pub fn user(&mut self, rules: Rules, before: User, text: &str, pictures: u64) {
+        let length = measured(rules, |sink| sink(None, Item::Steer { text: text.into() }));
+        self.decided.push((before.at, length + pictures));
+        let place = self.users.partition_point(|user| user.at < before.at);
+        if place == 0 {
+            self.at.turn.prompt = Some(titles::request(text).chars().take(Turn::PROMPT_CHARS).collect());
+        }
+        self.users.insert(place, before);
+    }
+
+    /// Forgets a user's message, which is not the first, and everything behind it. Where it began.
+    pub fn forget_from(&mut self, user: usize) -> u64 {
+        let User { at, length, reader } = self.users[user].clone();
+        self.users.truncate(user);
+        self.decided.retain(|(place, _)| *place < at);
+        (self.length, self.reader) = (length, reader);
+        self.calls.clear();
+        self.unmet.clear();
+        at
+    }
+
+    pub fn call(&mut self, response: &Response<'_>) {
+        let Some(id) = response.call_id.as_deref() else { return };
+        if response.kind.ends_with("_output") {
+            self.calls.remove(id);
+        } else if response.kind.ends_with("_call") {
+            self.calls.insert(id.to_owned());
+        }
+    }
+}
+
+/// The length of these items, where a walk measures.
+pub fn measured(rules: Rules, items: impl FnOnce(&mut crate::session::ItemSink<'_>)) -> u64 {
+    let mut length = render::Length::default();
+    if rules.measure {
+        items(&mut |_, item: Item<'_>| render::item(&item, &mut length));
+    }
+    length.0
+}
+
+/// By how many bytes the text of a steer is longer than that of a prompt.
+pub fn steer_is_longer() -> u64 {
+    let length = |item: Item<'_>| {
+        let mut length = render::Length::default();
+        render::item(&item, &mut length);
+        length.0
+    };
+    length(Item::Steer { text: "".into() }) - length(Item::User { text: "".into() })
+}

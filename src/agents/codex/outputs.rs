@@ -1,0 +1,221 @@
+//! What calls gave: in every form that clients have written, as the text that it stands for.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::calls::{first_byte, tool_result};
+use super::notices::text;
+use super::records::{Part, Response, string_or_json, text_of};
+use super::voice::pictures;
+use crate::session::{Item, ItemSink};
+
+/// Shows the result of a call. It is a text, a list of parts, or `{content, success}` around one of these;
+/// a search for tools has its result in `tools`.
+pub fn result(time: Option<Timestamp>, id: Cow<'_, str>, response: &Response<'_>, sink: &mut ItemSink<'_>) {
+    let Some(raw) = response.output else {
+        let output = response.tools.map(tools).unwrap_or_default();
+        return sink(time, Item::ToolResult { id, output: output.into(), is_error: false });
+    };
+    let (raw, is_error) = match first_byte(raw) {
+        b'{' => match serde_json::from_str::<Wrapped<'_>>(raw.get()) {
+            Ok(wrapped) => (wrapped.content, wrapped.success == Some(false)),
+            Err(_) => (raw, false),
+        },
+        _ => (raw, false),
+    };
+    match first_byte(raw) {
+        b'"' => {
+            let text = string_or_json(raw);
+            let output = readable(&text).map_or(text, Cow::Owned);
+            sink(time, Item::ToolResult { id, output, is_error });
+        }
+        b'[' => match serde_json::from_str::<Vec<Part<'_>>>(raw.get()) {
+            Ok(parts) => {
+                sink(time, Item::ToolResult { id, output: text_of(&parts), is_error });
+                pictures(time, &parts, sink);
+            }
+            Err(_) => sink(time, Item::ToolResult { id, output: raw.get().into(), is_error }),
+        },
+        b'n' => sink(time, Item::ToolResult { id, output: "".into(), is_error }),
+        _ => sink(time, Item::ToolResult { id, output: raw.get().into(), is_error }),
+    }
+}
+
+#[derive(Deserialize)]
+struct Wrapped<'a> {
+    #[serde(borrow)]
+    content: &'a RawValue,
+    #[serde(default)]
+    success: Option<bool>,
+}
+
+/// A text that is JSON of a known form and nothing else, as what it holds; `None`: it is shown as it is.
+fn readable(text: &str) -> Option<String> {
+    // Clients up to 2025 wrote the result of a command so.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Executed<'a> {
+        #[serde(borrow)]
+        output: Cow<'a, str>,
+        #[serde(default)]
+        metadata: Option<Metadata>,
+    }
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Metadata {
+        exit_code: i64,
+        #[serde(default)]
+        duration_seconds: Option<f64>,
+    }
+    // And those of MCP tools so.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Block<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: Cow<'a, str>,
+        #[serde(borrow)]
+        text: Cow<'a, str>,
+    }
+    // The first bytes decide: a large text is not parsed in vain.
+    if text.starts_with("{\"output\":") {
+        let Executed { output, metadata } = serde_json::from_str(text).ok()?;
+        let Some(Metadata { exit_code, duration_seconds }) = metadata else {
+            return Some(output.into_owned());
+        };
+        // As later clients write it themselves.
+        let mut shown = format!("Exit code: {exit_code}\n");
+        if let Some(seconds) = duration_seconds {
+            // Writing into a String cannot fail.
+            let _ = writeln!(shown, "Wall time: {seconds} seconds");
+        }
+        shown.push_str("Output:\n");
+        shown.push_str(&output);
+        return Some(shown);
+    }
+    if text.starts_with("[{\"type\":\"text\"") || text.starts_with("[{\"text\":") {
+        let blocks: Vec<Block<'_>> = serde_json::from_str(text).ok()?;
+        let texts: Vec<&str> = blocks
+            .iter()
+            .map(|block| (block.kind == "text").then_some(&*block.text))
+            .collect::<Option<_>>()?;
+        return Some(texts.join("\n"));
+    }
+    None
+}
+
+/// Tools that a search found: a line for each, with what they are for.
+fn tools(raw: &RawValue) -> String {
+    fn list(tools: &Value, depth: usize, out: &mut String) -> Option<()> {
+        for tool in tools.as_array()? {
+            let indent = "  ".repeat(depth);
+            let name = tool["name"].as_str().or(tool["type"].as_str())?;
+            let about = text(tool, "description").trim().replace('\n', &format!("\n{indent}  "));
+            let colon = if about.is_empty() { "" } else { ": " };
+            // Writing into a String cannot fail.
+            let _ = writeln!(out, "{indent}- {name}{colon}{about}");
+            if depth == 0 && !tool["tools"].is_null() {
+                list(&tool["tools"], depth + 1, out)?;
+            }
+        }
+        Some(())
+    }
+    let mut out = String::new();
+    let found = serde_json::from_str(raw.get()).ok().and_then(|tools| list(&tools, 0, &mut out));
+    // In another form: as it stands.
+    found.map_or_else(|| raw.get().to_owned(), |()| out)
+}
+
+/// An image by its URL, which may hold it.
+pub fn blob(url: &str) -> Item<'_> {
+    let Some((head, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
+        return Item::Notice { kind: "image".into(), text: url.into() };
+    };
+    let media_type = head.split(';').next().unwrap_or("image");
+    match head.ends_with("base64") {
+        true => base64(media_type, data),
+        false => Item::Blob { media_type: media_type.into(), bytes: data.len() as u64 },
+    }
+}
+
+/// A blob of this type, by its base64 text.
+pub fn base64<'a>(media_type: &'a str, data: &str) -> Item<'a> {
+    let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count();
+    let bytes = (data.len() * 3 / 4).saturating_sub(padding);
+    Item::Blob { media_type: media_type.into(), bytes: bytes as u64 }
+}
+
+/// The type of an image, by the beginning of its base64 text.
+pub fn type_of(data: &str) -> &'static str {
+    let known =
+        [("iVBOR", "image/png"), ("/9j/", "image/jpeg"), ("UklGR", "image/webp"), ("R0lGOD", "image/gif")];
+    known.iter().find(|(start, _)| data.starts_with(start)).map_or("image", |(_, name)| name)
+}
+
+/// The result of an MCP or dynamic tool: its text, and a line for each other block.
+pub fn content(value: &Value, blocks: &Value, is_error: bool) -> Vec<Item<'static>> {
+    let Some(blocks) = blocks.as_array() else {
+        let output = if blocks.is_null() { String::new() } else { blocks.to_string() };
+        return vec![tool_result(value, output, is_error)];
+    };
+    let mut said: Vec<String> = Vec::new();
+    let mut others = Vec::new();
+    for block in blocks {
+        let (data, url) = (text(block, "data"), [text(block, "image_url"), text(block, "imageUrl")].concat());
+        if let Some(text) = block["text"].as_str() {
+            said.push(text.to_owned());
+        } else if !data.is_empty() {
+            let media = [text(block, "mimeType"), text(block, "mime_type")].concat();
+            let media = if media.is_empty() { type_of(data).to_owned() } else { media };
+            let Item::Blob { bytes, .. } = base64("", data) else { continue };
+            others.push(Item::Blob { media_type: media.into(), bytes });
+        } else if !url.is_empty() {
+            others.push(match blob(&url) {
+                Item::Blob { media_type, bytes } => {
+                    Item::Blob { media_type: media_type.into_owned().into(), bytes }
+                }
+                _ => Item::Notice { kind: "image".into(), text: url.clone().into() },
+            });
+        } else {
+            said.push(block.to_string());
+        }
+    }
+    let mut items = vec![tool_result(value, said.join("\n"), is_error)];
+    items.append(&mut others);
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_json_of_a_known_form_is_unpacked() {
+        for (text, shown) in [
+            (
+                r#"{"output":"a\nb\n","metadata":{"exit_code":1,"duration_seconds":0.2}}"#,
+                Some("Exit code: 1\nWall time: 0.2 seconds\nOutput:\na\nb\n"),
+            ),
+            (r#"{"output":"Success"}"#, Some("Success")),
+            (r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#, Some("a\nb")),
+            (r#"{"output":"a","metadata":{"exit_code":1},"more":1}"#, None),
+            (r#"{"output":"a"} and more"#, None),
+            (r#"[{"type":"text","text":"a"},{"type":"image","data":""}]"#, None),
+            ("plain", None),
+            ("", None),
+        ] {
+            assert_eq!(readable(text).as_deref(), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_blob_is_that_of_its_bytes() {
+        for (data, bytes) in [("", 0), ("QQ==", 1), ("QUI=", 2), ("QUJD", 3), ("QUJDRA==", 4)] {
+            assert_eq!(base64("x", data), Item::Blob { media_type: "x".into(), bytes });
+        }
+    }
+}
