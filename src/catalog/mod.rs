@@ -237,6 +237,17 @@ impl Catalog {
         self.views.view(key, || self.session(key), &|| self.running())
     }
 
+    /// As [`Catalog::view`], of a session of a listing that was made a moment ago: which files it consists of is
+    /// asked again only if they changed while they were read.
+    ///
+    /// # Errors
+    /// As [`Catalog::view`].
+    pub fn view_listed(&self, session: &Arc<Session>) -> Result<Arc<View>> {
+        let listed = std::cell::Cell::new(Some(session.clone()));
+        let now = || listed.take().map_or_else(|| self.session(&session.key), Ok);
+        self.views.view(&session.key, now, &|| self.running())
+    }
+
     /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:
     /// for questions about many sessions.
     pub fn running(&self) -> Arc<Running> {
