@@ -199,8 +199,9 @@ impl Seen {
         let paths: BTreeSet<PathBuf> = projects.keys().cloned().collect();
         let named = |project: Option<&Path>, mut sessions: Vec<Arc<Session>>| {
             sessions.sort_by(|a, b| a.newest_first(b));
-            let known = |key: &SessionKey| {
-                let given = previous.names.get(key).filter(|given| given.placed || project.is_none());
+            let known = |session: &Session| {
+                let given = previous.names.get(&session.key);
+                let given = given.filter(|given| given.is_settled || !is_settled(session));
                 given.map(|given| given.name.clone())
             };
             // A path has one thing at it: where a project lies at a session's place, the session has another name.
@@ -229,11 +230,9 @@ impl Seen {
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;
             let before = previous.names.get(key);
-            // A session that is just being made may be seen before the index knows it, with other facts: then it
-            // has no place.
-            let placed = listed.session.project().is_some() || before.is_some_and(|given| given.placed);
+            let is_settled = is_settled(&listed.session) || before.is_some_and(|given| given.is_settled);
             let lasting = listed.session.first_prompt.is_some() || before.is_some();
-            lasting.then(|| (key.clone(), GivenName { name: listed.name.clone(), placed }))
+            lasting.then(|| (key.clone(), GivenName { name: listed.name.clone(), is_settled }))
         });
         let names = Arc::new(given.collect());
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
@@ -244,8 +243,14 @@ impl Seen {
 /// The name that a session's directory was given.
 struct GivenName {
     name: String,
-    /// The session had a project then.
-    placed: bool,
+    /// It was made of all that the agent says of the session.
+    is_settled: bool,
+}
+
+/// Whether all is known that a name is made of. A session that is just being made may be seen before the agent's
+/// index knows it: then it has neither a project nor a title.
+fn is_settled(session: &Session) -> bool {
+    session.project().is_some() || session.title.is_some()
 }
 
 /// The shared index files of a store at one moment.

@@ -104,8 +104,5 @@ fn start_log(command: &Command) {
 /// Cuts hold a lease on a transcript; the kernel announces somebody who waits for it by SIGIO, and that
 /// kills a process which has not said otherwise.
 fn ignore_sigio() {
-    // SAFETY: sets a signal's disposition to a constant, before any other thread exists.
-    unsafe {
-        libc::signal(libc::SIGIO, libc::SIG_IGN);
-    }
+    crate::host::sys::ignore_sigio();
 }

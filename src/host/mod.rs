@@ -11,6 +11,7 @@ pub mod locks;
 pub mod mountinfo;
 pub mod own;
 pub mod processes;
+pub mod sys;
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
