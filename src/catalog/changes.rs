@@ -158,13 +158,7 @@ impl Catalog {
 
     fn watch_until_nothing_is_new(&self) {
         for _ in 0..ROUNDS {
-            let seen = match self.look() {
-                Ok(seen) => seen,
-                Err(refusal) => {
-                    log::warn!("cannot look at a store: {refusal}");
-                    break;
-                }
-            };
+            let seen = self.look();
             let mut any_new = false;
             for store in 0..self.stores.len() {
                 let (found, heard) = seen.found(store);

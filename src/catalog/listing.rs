@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, Place, Refusal, Session, SessionKey};
 use crate::transcript::Ground;
 
 /// A session with its place in the tree.
@@ -295,7 +295,7 @@ fn with_a_place(session: &Arc<Session>) -> Arc<Session> {
 
 impl Catalog {
     /// Looks at every store now, except at those of which everything is heard and nothing was.
-    pub(super) fn look(&self) -> Result<Arc<Seen>> {
+    pub(super) fn look(&self) -> Arc<Seen> {
         self.watch.follow_moved_stores();
         let any_covered = (0..self.stores.len()).any(|store| self.watch.covers(store));
         let caught_up = any_covered && self.watch.catch_up();
@@ -306,7 +306,7 @@ impl Catalog {
             let seen = self.seen.read();
             let heard = self.watch.heard();
             if (0..self.stores.len()).all(|store| quiet(&seen, store, &heard)) && !self.stores.is_empty() {
-                return Ok(seen.clone());
+                return seen.clone();
             }
         }
         let _one_at_a_time = self.looking.lock();
@@ -347,11 +347,11 @@ impl Catalog {
             for (known, heard) in previous.heard.iter().zip(heard) {
                 known.store(heard, Ordering::SeqCst);
             }
-            return Ok(previous);
+            return previous;
         }
         let seen = Arc::new(Seen::of(found, &self.stores, at, &previous, &heard));
         self.see(&seen);
-        Ok(seen)
+        seen
     }
 
     /// Looks at these sessions only: their files changed, and nothing else. `heard`: how much had been heard
@@ -411,10 +411,7 @@ impl Catalog {
 
     /// Whether `path` is a project that has sessions now, or leads to one. Much cheaper than a listing where
     /// it is known already.
-    ///
-    /// # Errors
-    /// As [`Catalog::listing`].
-    pub fn leads_to_project(&self, path: &Path) -> Result<bool> {
+    pub fn leads_to_project(&self, path: &Path) -> bool {
         let known = self.last_listing();
         let first = known.projects.range(path.to_path_buf()..).next();
         if let Some((project, sessions)) = first
@@ -422,9 +419,9 @@ impl Catalog {
             && self.last_look_holds()
             && sessions.iter().any(|listed| self.still_there(&listed.session).is_some())
         {
-            return Ok(true);
+            return true;
         }
-        Ok(self.listing()?.leads_to_project(path))
+        self.listing().leads_to_project(path)
     }
 
     /// The session, if its files are still the ones of the last look, with its last activity as it is

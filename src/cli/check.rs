@@ -37,7 +37,7 @@ impl Finding {
 
 pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let listing = catalog.listing()?;
+    let listing = catalog.listing();
     let mut chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
     if chosen.is_empty() && !args.all {
         chosen.push(one_session(&catalog, args.dir.as_deref())?);

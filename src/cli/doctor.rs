@@ -125,7 +125,7 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
         )];
     }
     let mut findings = Vec::new();
-    let mut readable = true;
+    let mut closed = Vec::new();
     for store in catalog.stores() {
         let named = format!("{}: {}", store.agent.kind(), store.root.display());
         match std::fs::read_dir(&store.root) {
@@ -135,27 +135,22 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
                 format!("fine if {} was never used; else name its place with --store", store.agent.kind()),
             )),
             Err(error) => {
-                readable = false;
+                closed.push(store.agent.kind());
                 let cure = format!("sudo chown -R $USER {}", store.root.display());
                 findings.push(fail(format!("{named} cannot be read: {error}"), cure));
             }
         }
     }
-    match catalog.listing() {
-        Ok(listing) => {
-            let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
-            for store in catalog.stores() {
-                let agent = store.agent.kind();
-                findings.push(ok(format!("{agent}: {} sessions", count(agent))));
-                findings.extend(unreadable(agent, &listing));
-            }
-            for (agent, problem) in &listing.problems {
-                findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
-            }
-        }
-        // Said above already.
-        Err(_) if !readable => {}
-        Err(refusal) => findings.push(fail(refusal.to_string(), "turnfs check --all")),
+    let listing = catalog.listing();
+    let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
+    for store in catalog.stores() {
+        let agent = store.agent.kind();
+        findings.push(ok(format!("{agent}: {} sessions", count(agent))));
+        findings.extend(unreadable(agent, &listing));
+    }
+    // Of a store that cannot be opened at all it is said above.
+    for (agent, problem) in listing.problems.iter().filter(|(agent, _)| !closed.contains(agent)) {
+        findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
     }
     findings
 }

@@ -61,7 +61,7 @@ impl PathText {
 
 pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let listing = catalog.listing()?;
+    let listing = catalog.listing();
     for (agent, problem) in &listing.problems {
         output::complain(&format!("{agent}: {problem}"));
     }

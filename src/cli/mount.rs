@@ -65,7 +65,7 @@ fn warn_of_git(mountpoint: &Path) {
 fn project_must_be_known(args: &MountArgs, env: &Environment) -> Result<(), Failure> {
     let Some(dir) = &args.project else { return Ok(()) };
     let given = selection::as_given(Some(dir))?;
-    let recorded = !Catalog::new(env, &args.stores.options()).listing()?.of(Some(&given)).is_empty();
+    let recorded = !Catalog::new(env, &args.stores.options()).listing().of(Some(&given)).is_empty();
     let looked_at = given.clone();
     // Where a file system does not answer, nobody can say that the directory is not there.
     if recorded || host::within(host::PATIENCE, move || looked_at.is_dir()).unwrap_or(true) {
