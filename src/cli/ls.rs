@@ -65,14 +65,10 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     for (agent, problem) in &listing.problems {
         output::complain(&format!("{agent}: {problem}"));
     }
-    let there = if args.all { Ok(()) } else { selection::is_there(&listing, args.dir.as_deref()) };
-    if let Err(silent @ (Failure::SilentMount { .. } | Failure::DeadMount { .. })) = there {
-        return Err(silent);
-    }
     let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
     let rows = rows(&catalog, &chosen);
-    if rows.is_empty() {
-        there?;
+    if rows.is_empty() && !args.all {
+        selection::is_there(&listing, args.dir.as_deref())?;
     }
     if args.json {
         output::json(out, &rows)?;
