@@ -23,7 +23,6 @@ mod show;
 mod stores;
 mod umount;
 mod undo;
-mod work_tree;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

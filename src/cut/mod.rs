@@ -12,8 +12,8 @@
 //! - `several_names` keeps hard-linked files out of in-place changes.
 //! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
-//!   (what undos removed; `prune` deletes it) and `adopted`. `disk` has every operation on files; `fault`
-//!   makes it fail in tests.
+//!   (what undos removed; `prune` deletes it) and `adopted`; `private` refuses what somebody else may have put
+//!   there. `disk` has every operation on files; `fault` makes it fail in tests.
 
 mod adopted;
 mod apply;
@@ -26,6 +26,7 @@ mod fault;
 mod fork;
 mod journal;
 mod lease;
+mod private;
 mod prune;
 mod recover;
 mod resolve;
@@ -39,6 +40,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use private::PrivateDir;
 pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
