@@ -9,6 +9,7 @@ mod running;
 mod state_dir;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
