@@ -69,7 +69,10 @@ fn a_fork_of_a_kimi_sub_agent_is_a_session_of_its_parents_project() {
         assert_eq!(of(&fork)["project"], parent.unwrap()["project"]);
     }
     let now = store.snapshot();
-    assert!(before.iter().all(|(path, file)| now.get(path) == Some(file)), "the session and its sub-agent are as they were");
+    assert!(
+        before.iter().all(|(path, file)| now.get(path) == Some(file)),
+        "the session and its sub-agent are as they were"
+    );
 }
 
 #[test]
