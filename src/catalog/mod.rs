@@ -319,9 +319,10 @@ impl Catalog {
         self.views.forget(key);
     }
 
-    /// Forgets every history, and makes the next look at the stores a real one.
+    /// Forgets all histories and looks at every store anew: after a panic nothing in memory is believed.
     pub fn forget_all(&self) {
         self.views.forget_all();
+        self.stores.iter().for_each(|store| store.agent.forget());
         self.seen.read().distrust();
     }
 

@@ -56,7 +56,7 @@ impl Task<'_> {
         let session = &view.session;
         let is_there = |id: &str| self.has(session.key.agent, id);
         match cut::adopt(self.state, session, &view.history, self.new, &is_there)? {
-            Adopted::Now { id } => writeln!(out, "{id}")?,
+            Adopted::Now { id } => writeln!(out, "{}", crate::render::one_line(&id))?,
             Adopted::Before { id } => output::complain(&copied_before(session, &id)),
         }
         Ok(())

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
 use serde::Serialize;
 
 use super::args::LsArgs;
@@ -165,7 +164,7 @@ fn path_in_mount(project: Option<&Path>, name: &str) -> PathBuf {
 }
 
 fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let now = Timestamp::now();
+    let now = crate::session::now();
     let mut lines = vec![["ID", "AGENT", "TURNS", "AGE", "STATE", "TITLE"].map(String::from).to_vec()];
     if with_project {
         lines[0].insert(5, "PROJECT".into());

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::failure::Failure;
-use super::readiness::{ALREADY, FAILED, READY, log_file};
+use super::log_file;
+use super::readiness::{ALREADY, FAILED, READY};
 
 /// How long a daemon may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(5);
@@ -46,7 +47,7 @@ pub fn start(args: &[OsString], state: &Path, mountpoint: &Path) -> Result<Start
     crate::host::sys::detach(&mut command);
     let mut child =
         command.spawn().map_err(|error| Failure::io("cannot start", Path::new("/proc/self/exe"), error))?;
-    let log = log_file(state);
+    let log = log_file::path(state);
     let word = first_line(&mut child, READY_LIMIT);
     match word {
         Word::Line(line) => understand(&line, log),

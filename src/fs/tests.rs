@@ -28,7 +28,8 @@ impl Sample {
         let stores = StoreOptions { places, only: Vec::new() };
         let catalog = Arc::new(Catalog::new(&Environment::default(), &stores));
         let mountpoint = dir.path().join("mount");
-        let mut options = Options { project: None, read_only: false, show_all: false, mountpoint };
+        let mut options =
+            Options { project: None, read_only: false, show_all: false, running: "{}".into(), mountpoint };
         change(&mut options);
         Sample { fs: Fs::new(catalog, StateDir::at(&dir.path().join("state")), options), dir }
     }
@@ -391,4 +392,25 @@ fn a_project_below_another_wins_over_a_session_of_its_name() {
         assert!(sample.ino(&format!("{session}/latest")).is_ok(), "round {round}");
         assert!(sample.ino(&format!("{session}/turns")).is_err(), "round {round}");
     }
+}
+
+/// After a panic in a request nothing that is remembered of the stores is believed.
+#[test]
+fn what_is_remembered_can_be_forgotten_at_any_time() {
+    let sample = Sample::of("c-compact");
+    let place = format!("{}/turns/001", sample.session());
+    let text = |sample: &Sample| {
+        let opened = sample.fs.open(sample.ino(&place).unwrap(), Access::default()).unwrap();
+        sample.fs.read(opened.handle, 0, 1 << 20, <[u8]>::to_vec).unwrap()
+    };
+    let (before, known) = (text(&sample), sample.ino(&place).unwrap());
+    let view = |sample: &Sample| {
+        let key = sample.fs.catalog.listing().all()[0].1.session.key.clone();
+        sample.fs.catalog.view(&key).unwrap()
+    };
+    let first = view(&sample);
+    sample.fs.forget_all();
+    assert_ne!(view(&sample).version, first.version, "it was read again");
+    assert_eq!(text(&sample), before);
+    assert_eq!(sample.ino(&place).unwrap(), known);
 }

@@ -68,11 +68,20 @@ impl Fs {
     pub(super) fn child(&self, parent: &Node, name: &OsStr) -> Result<Node> {
         match parent {
             Node::Root if name == Dot::Dir.name() => Ok(Node::Dot(Dot::Dir)),
-            Node::Root if self.projects.is_some() => self.on_shelf(&Shelf::Given, name),
-            Node::Root => self.in_host_directory(Path::new("/"), name),
+            Node::Root => {
+                let found = match self.projects {
+                    Some(_) => self.on_shelf(&Shelf::Given, name),
+                    None => self.in_host_directory(Path::new("/"), name),
+                };
+                let own = || Dot::OF_ROOT.into_iter().find(|dot| name == dot.name()).map(Node::Dot);
+                match found {
+                    Err(Refusal::NotFound { .. }) => own().map_or(found, Ok),
+                    found => found,
+                }
+            }
             Node::Host(path) => self.in_host_directory(path, name),
             Node::Dot(Dot::Dir) => {
-                let mut known = Dot::FILES.into_iter().chain([Dot::Unplaced]);
+                let mut known = Dot::FILES.into_iter().chain([Dot::Options, Dot::Unplaced]);
                 known.find(|dot| name == dot.name()).map(Node::Dot).ok_or_else(|| absent(name))
             }
             Node::Dot(Dot::Unplaced) => self.on_shelf(&Shelf::Unplaced, name),

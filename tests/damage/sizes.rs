@@ -157,7 +157,7 @@ fn a_line_of_very_many_small_things_takes_a_small_multiple_of_its_length() {
         lines.extend(long_line(&before, piece, after, 8));
         write_old(&path, &lines);
         let (said, most) = peak(&sample, &["check", "--all"]);
-        assert!(said.contains("1 sessions read"), "{name} {before}: {said}");
+        assert!(said.contains("1 session read"), "{name} {before}: {said}");
         // The line, the buffer that it is read into (up to twice that), what is made of it, and the program.
         assert!(most < 90, "{name} {before}{piece}: {most} MiB");
     }
