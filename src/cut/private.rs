@@ -85,7 +85,7 @@ fn not_private(path: &Path, why: &'static str, cure: String) -> Refusal {
     Refusal::NotPrivate { path: path.to_owned(), why, cure }
 }
 
-/// A directory of turnfs's own that passed [`check_dir`]. Names are single components.
+/// A directory of turnfs's own that passed `check_dir`. Names are single components.
 #[derive(Debug)]
 pub struct PrivateDir {
     dir: OwnedFd,

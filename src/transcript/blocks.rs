@@ -65,7 +65,7 @@ impl BlockHasher {
     }
 }
 
-/// The bytes of a file as hashes: one for each [`BLOCK`] bytes, the last for what is left.
+/// The bytes of a file as hashes: one for each 64 KiB, the last for what is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     hashes: Vec<u64>,

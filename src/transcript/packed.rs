@@ -45,7 +45,7 @@ pub fn plain(store: &StoreDir, file: &Path) -> Result<Option<File>> {
 /// Reads the plain content of `file` from its start: the file itself or its unpacked stream.
 ///
 /// # Errors
-/// What prevents reading; while reading, too, what [`refusal`] turns into a sentence.
+/// What prevents reading; while reading, too, what `refusal` turns into a sentence.
 pub fn plain_stream(file: File, name: &Path) -> std::io::Result<Box<dyn Read>> {
     match is_packed(name) {
         true => {
