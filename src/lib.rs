@@ -2,6 +2,8 @@
 //!
 //! `docs/ARCHITECTURE.md` shows how the folders depend on each other; arrows only point downward.
 
+#![deny(unsafe_code)]
+
 pub mod agents;
 pub mod catalog;
 pub mod cli;

@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use support::{TestStore, expected, run, sample_names};
@@ -242,6 +243,40 @@ fn check_tells_damage_by_its_exit_code_and_by_file_and_line() {
     let mut homeless = store.command(&["check", "--all"]);
     homeless.env_remove("HOME");
     assert_eq!(run(homeless).code, 2);
+}
+
+#[test]
+fn check_takes_a_project_or_a_session_and_says_what_to_write_where_there_is_neither() {
+    let store = TestStore::from_samples(&["c-compact", "adv-damaged"]);
+    let damaged = expected("adv-damaged")["session"].as_str().unwrap().to_owned();
+    for session in [COMPACT, &COMPACT[..8]] {
+        let ran = store.run(&["check", session]);
+        assert!(ran.stderr.contains("1 session read, 0 damages"), "{session}: {}", ran.stderr);
+        assert_eq!(ran.ok(), "", "{session}");
+    }
+    let ran = store.run(&["check", &damaged]);
+    assert!(ran.code == 1 && ran.stdout.contains("context.jsonl:10: bad-line: "), "{ran:?}");
+    let mount = store.mount(&[] as &[&str]);
+    let inside = mount.session(&store, Some(&damaged)).join("turns");
+    let ran = store.run(&[Path::new("check"), &inside, Path::new("--json")]);
+    assert!(ran.code == 1 && ran.stdout.contains("\"bad-line\""), "{ran:?}");
+    assert!(store.run(&["check", "/home/dev/projects/work/c-compact"]).stderr.contains("1 session read"));
+    // Neither: not a word about "0 sessions".
+    for (args, names) in [
+        (&["check"][..], store.home.to_str().unwrap()),
+        (&["check", "."], store.home.to_str().unwrap()),
+        (&["check", "/no/such/dir"], "/no/such/dir"),
+        (&["check", "--json"], store.home.to_str().unwrap()),
+    ] {
+        let ran = store.run(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}");
+        let says = format!("no sessions belong to {names}; `turnfs check --all` checks every session");
+        assert!(ran.stderr.contains(&says), "{args:?}: {}", ran.stderr);
+    }
+    let ran = store.run(&["check", "nosuch12"]);
+    assert!(ran.code == 2 && ran.stderr.contains("nosuch12"), "{ran:?}");
+    assert!(!ran.stderr.contains("read, "), "{ran:?}");
+    assert!(store.run(&["check", "--all"]).stderr.contains("2 sessions read"));
 }
 
 #[test]

@@ -344,15 +344,18 @@ fn the_commands_and_the_mount_see_each_others_work_at_once() {
 }
 
 #[test]
-fn allow_other_needs_root_or_fuse_conf() {
+fn allow_root_needs_root_or_fuse_conf() {
     let store = TestStore::from_sample("c-compact");
     let allowed = rustix::process::geteuid().is_root()
         || fs::read_to_string("/etc/fuse.conf")
             .is_ok_and(|conf| conf.lines().any(|line| line.trim() == "user_allow_other"));
     if allowed {
+        drop(store.mount(&["--allow-root"]));
         drop(store.mount(&["--allow-other"]));
     } else {
-        assert!(store.run(&["mount", "--allow-other"]).refused().contains("user_allow_other"));
+        for option in ["--allow-root", "--allow-other"] {
+            assert!(store.run(&["mount", option]).refused().contains("user_allow_other"));
+        }
     }
 }
 

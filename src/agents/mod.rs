@@ -163,6 +163,9 @@ pub trait Agent: Send + Sync {
     /// Why that cut is refused.
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan>;
 
+    /// Forgets all that is remembered of any store: a panic may have left it half written.
+    fn forget(&self) {}
+
     /// The file that lists the store's sessions or says where they belong, relative to the root.
     fn index_file(&self) -> Option<&'static str> {
         None

@@ -158,13 +158,7 @@ impl Catalog {
 
     fn watch_until_nothing_is_new(&self) {
         for _ in 0..ROUNDS {
-            let seen = match self.look() {
-                Ok(seen) => seen,
-                Err(refusal) => {
-                    log::warn!("cannot look at a store: {refusal}");
-                    break;
-                }
-            };
+            let seen = self.look();
             let mut any_new = false;
             for store in 0..self.stores.len() {
                 let (found, heard) = seen.found(store);
@@ -192,11 +186,7 @@ impl Catalog {
 /// A look at very many sessions frees as much as it keeps, in pieces that the allocator would not return: twice
 /// the memory would stay taken for as long as the mount lives.
 fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) may be called at any time by any thread; it moves nothing that is in use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
+    crate::host::sys::release_free_memory();
 }
 
 impl Seen {

@@ -37,7 +37,7 @@ impl Catalog {
     /// # Errors
     /// [`Refusal::NoSuchSession`] when none fits, [`Refusal::AmbiguousSession`] when more than one does.
     pub fn find(&self, text: &str) -> Result<Found> {
-        let listing = self.listing()?;
+        let listing = self.listing();
         let all: Vec<Found> = listing
             .all()
             .into_iter()

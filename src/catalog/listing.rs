@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, Place, Refusal, Session, SessionKey};
 use crate::transcript::Ground;
 
 /// A session with its place in the tree.
@@ -199,8 +199,9 @@ impl Seen {
         let paths: BTreeSet<PathBuf> = projects.keys().cloned().collect();
         let named = |project: Option<&Path>, mut sessions: Vec<Arc<Session>>| {
             sessions.sort_by(|a, b| a.newest_first(b));
-            let known = |key: &SessionKey| {
-                let given = previous.names.get(key).filter(|given| given.placed || project.is_none());
+            let known = |session: &Session| {
+                let given = previous.names.get(&session.key);
+                let given = given.filter(|given| given.is_settled || !is_settled(session));
                 given.map(|given| given.name.clone())
             };
             // A path has one thing at it: where a project lies at a session's place, the session has another name.
@@ -229,11 +230,9 @@ impl Seen {
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;
             let before = previous.names.get(key);
-            // A session that is just being made may be seen before the index knows it, with other facts: then it
-            // has no place.
-            let placed = listed.session.project().is_some() || before.is_some_and(|given| given.placed);
+            let is_settled = is_settled(&listed.session) || before.is_some_and(|given| given.is_settled);
             let lasting = listed.session.first_prompt.is_some() || before.is_some();
-            lasting.then(|| (key.clone(), GivenName { name: listed.name.clone(), placed }))
+            lasting.then(|| (key.clone(), GivenName { name: listed.name.clone(), is_settled }))
         });
         let names = Arc::new(given.collect());
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
@@ -244,8 +243,14 @@ impl Seen {
 /// The name that a session's directory was given.
 struct GivenName {
     name: String,
-    /// The session had a project then.
-    placed: bool,
+    /// It was made of all that the agent says of the session.
+    is_settled: bool,
+}
+
+/// Whether all is known that a name is made of. A session that is just being made may be seen before the agent's
+/// index knows it: then it has neither a project nor a title.
+fn is_settled(session: &Session) -> bool {
+    session.project().is_some() || session.title.is_some()
 }
 
 /// The shared index files of a store at one moment.
@@ -290,7 +295,7 @@ fn with_a_place(session: &Arc<Session>) -> Arc<Session> {
 
 impl Catalog {
     /// Looks at every store now, except at those of which everything is heard and nothing was.
-    pub(super) fn look(&self) -> Result<Arc<Seen>> {
+    pub(super) fn look(&self) -> Arc<Seen> {
         self.watch.follow_moved_stores();
         let any_covered = (0..self.stores.len()).any(|store| self.watch.covers(store));
         let caught_up = any_covered && self.watch.catch_up();
@@ -301,7 +306,7 @@ impl Catalog {
             let seen = self.seen.read();
             let heard = self.watch.heard();
             if (0..self.stores.len()).all(|store| quiet(&seen, store, &heard)) && !self.stores.is_empty() {
-                return Ok(seen.clone());
+                return seen.clone();
             }
         }
         let _one_at_a_time = self.looking.lock();
@@ -342,11 +347,11 @@ impl Catalog {
             for (known, heard) in previous.heard.iter().zip(heard) {
                 known.store(heard, Ordering::SeqCst);
             }
-            return Ok(previous);
+            return previous;
         }
         let seen = Arc::new(Seen::of(found, &self.stores, at, &previous, &heard));
         self.see(&seen);
-        Ok(seen)
+        seen
     }
 
     /// Looks at these sessions only: their files changed, and nothing else. `heard`: how much had been heard
@@ -406,10 +411,7 @@ impl Catalog {
 
     /// Whether `path` is a project that has sessions now, or leads to one. Much cheaper than a listing where
     /// it is known already.
-    ///
-    /// # Errors
-    /// As [`Catalog::listing`].
-    pub fn leads_to_project(&self, path: &Path) -> Result<bool> {
+    pub fn leads_to_project(&self, path: &Path) -> bool {
         let known = self.last_listing();
         let first = known.projects.range(path.to_path_buf()..).next();
         if let Some((project, sessions)) = first
@@ -417,9 +419,9 @@ impl Catalog {
             && self.last_look_holds()
             && sessions.iter().any(|listed| self.still_there(&listed.session).is_some())
         {
-            return Ok(true);
+            return true;
         }
-        Ok(self.listing()?.leads_to_project(path))
+        self.listing().leads_to_project(path)
     }
 
     /// The session, if its files are still the ones of the last look, with its last activity as it is

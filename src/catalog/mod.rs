@@ -178,12 +178,10 @@ impl Catalog {
         &self.stores
     }
 
-    /// All sessions, as they are on disk now; costs stats only while nothing changed.
-    ///
-    /// # Errors
-    /// When a store's root is there and cannot be listed.
-    pub fn listing(&self) -> Result<Arc<Listing>> {
-        Ok(self.look()?.listing.clone())
+    /// All sessions, as they are on disk now; costs stats only while nothing changed. What cannot be listed is
+    /// among its problems.
+    pub fn listing(&self) -> Arc<Listing> {
+        self.look().listing.clone()
     }
 
     /// The last listing, however old; empty before the first look.
@@ -217,7 +215,7 @@ impl Catalog {
             // The disk says otherwise already, whatever was heard.
             seen.distrust();
         }
-        if let Some(session) = self.look()?.by_key.get(key) {
+        if let Some(session) = self.look().by_key.get(key) {
             return Ok(session.clone());
         }
         match self.parent_of(key) {
@@ -235,6 +233,17 @@ impl Catalog {
     /// What prevents reading; damage is a state of the view's history.
     pub fn view(&self, key: &SessionKey) -> Result<Arc<View>> {
         self.views.view(key, || self.session(key), &|| self.running())
+    }
+
+    /// As [`Catalog::view`], of a session of a listing that was made a moment ago: which files it consists of is
+    /// asked again only if they changed while they were read.
+    ///
+    /// # Errors
+    /// As [`Catalog::view`].
+    pub fn view_listed(&self, session: &Arc<Session>) -> Result<Arc<View>> {
+        let listed = std::cell::Cell::new(Some(session.clone()));
+        let now = || listed.take().map_or_else(|| self.session(&session.key), Ok);
+        self.views.view(&session.key, now, &|| self.running())
     }
 
     /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:
@@ -310,9 +319,10 @@ impl Catalog {
         self.views.forget(key);
     }
 
-    /// Forgets every history, and makes the next look at the stores a real one.
+    /// Forgets all histories and looks at every store anew: after a panic nothing in memory is believed.
     pub fn forget_all(&self) {
         self.views.forget_all();
+        self.stores.iter().for_each(|store| store.agent.forget());
         self.seen.read().distrust();
     }
 

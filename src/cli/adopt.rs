@@ -17,7 +17,7 @@ const TITLE: usize = 60;
 
 pub fn run(args: &AdoptArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let listing = catalog.listing()?;
+    let listing = catalog.listing();
     let old = selection::recorded_spellings(&args.old)?;
     let new = target(&args.new)?;
     if old.contains(&new) {
@@ -56,7 +56,7 @@ impl Task<'_> {
         let session = &view.session;
         let is_there = |id: &str| self.has(session.key.agent, id);
         match cut::adopt(self.state, session, &view.history, self.new, &is_there)? {
-            Adopted::Now { id } => writeln!(out, "{id}")?,
+            Adopted::Now { id } => writeln!(out, "{}", crate::render::one_line(&id))?,
             Adopted::Before { id } => output::complain(&copied_before(session, &id)),
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Task<'_> {
     /// Whether the new project has a session of this id.
     fn has(&self, agent: AgentKind, id: &str) -> bool {
         // As it is now: another process may copy the same sessions.
-        let Ok(listing) = self.catalog.listing() else { return false };
+        let listing = self.catalog.listing();
         let mut there = listing.of(Some(self.new)).iter().map(|listed| &listed.session);
         there.any(|session| session.key.agent == agent && session.id == id)
     }

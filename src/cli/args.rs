@@ -57,7 +57,7 @@ pub struct StoreArgs {
     /// Look for this agent's sessions in DIR instead of its usual place; repeatable, also for one agent
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
-    /// Only these agents, separated by commas [known: kimi-cli, codex, openmax]
+    /// Limit to these agents (comma-separated) [known: kimi-cli, codex, openmax]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     agents: Vec<AgentKind>,
 }
@@ -142,7 +142,7 @@ impl FromStr for Number {
 /// Show all sessions as directories
 ///
 /// Returns when the mount answers; the daemon goes on in the background. If turnfs is already mounted there with
-/// the same options, prints a notice and exits 0; with other options, says which and exits 1.
+/// the same options, prints a notice and exits 0; with other options, says which ones and exits 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -170,7 +170,7 @@ pub struct MountArgs {
     pub show_all: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
-    /// Report the start-up result on standard output (for the background start)
+    /// Report the start-up result on stdout (for the background start)
     #[arg(long, hide = true)]
     pub report: bool,
 }
@@ -179,7 +179,7 @@ pub struct MountArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  turnfs umount ~/turns")]
 pub struct UmountArgs {
-    /// Where it is mounted
+    /// The directory where turnfs is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
 }
@@ -312,7 +312,7 @@ Examples:
   turnfs adopt ~/old/app ~/new/app                       all sessions; prints the new ids
   turnfs adopt ~/old/app ~/new/app --session 1234abcd    only this one
 
-Refused: NEW_DIR is no directory or belongs to somebody else; OLD_DIR still is a directory (--force).")]
+Refused if NEW_DIR is not a directory or belongs to another user, and if OLD_DIR still is a directory (--force).")]
 pub struct AdoptArgs {
     /// The project's path as its sessions record it; it need not exist any more
     #[arg(value_name = "OLD_DIR", value_hint = ValueHint::DirPath)]
@@ -343,9 +343,9 @@ Examples:
 
 Exit codes: 0 clean, 1 damage found, 2 could not run, or could not read everything.")]
 pub struct CheckArgs {
-    /// The project's directory, or a session [default: the working directory]
+    /// The project's directory, or a session as in `turnfs show` [default: the working directory]
     #[arg(value_name = "DIR|SESSION", value_hint = ValueHint::DirPath, conflicts_with = "all")]
-    pub dir: Option<PathBuf>,
+    pub what: Option<PathBuf>,
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,

@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use super::args::CheckArgs;
 use super::exit::{Exit, Failure};
+use super::selection::Chosen;
 use super::session_arg::{Meant, Target};
 use super::{output, selection, session_arg, stores};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Listing};
 use crate::session::{Damage, DamageClass, Refusal, Session, State};
 
 /// Something that is not ok, as programs see it. Without an id: a file that sessions share.
@@ -37,10 +38,12 @@ impl Finding {
 
 pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let listing = catalog.listing()?;
-    let mut chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
-    if chosen.is_empty() && !args.all {
-        chosen.push(one_session(&catalog, args.dir.as_deref())?);
+    let listing = catalog.listing();
+    let chosen = choose(&catalog, &listing, args)?;
+    // Whose sessions the files of a store that are damaged hold cannot be told.
+    if chosen.is_empty() && !args.all && listing.problems.is_empty() {
+        let dir = output::path(&selection::as_given(args.what.as_deref())?);
+        return Err(Failure::NothingToCheck { dir });
     }
     let mut progress = Progress::over(chosen.len());
     let mut report = Report::new(out, args.json);
@@ -64,7 +67,8 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     drop(progress);
     let unread = report.unread;
     let (damaged, remarks) = report.end()?;
-    output::complain(&format!("{sessions} sessions read, {damaged} damages, {remarks} other remarks"));
+    let read = output::counted(sessions as usize, "session");
+    output::complain(&format!("{read} read, {damaged} damages, {remarks} other remarks"));
     Ok(match (damaged, unread) {
         (1.., _) => Exit::Damage,
         // Whether all is sound is not known.
@@ -73,19 +77,19 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     })
 }
 
-/// The session that was named instead of a project.
-fn one_session(catalog: &Catalog, named: Option<&Path>) -> Result<selection::Chosen, Failure> {
-    let nothing = |dir: &Path| Failure::NothingToCheck { dir: dir.display().to_string() };
-    let Some(named) = named else { return Err(nothing(&selection::as_given(None)?)) };
-    match session_arg::find(catalog, &named.to_string_lossy()) {
+/// The sessions of a project, a session, or all.
+fn choose(catalog: &Catalog, listing: &Listing, args: &CheckArgs) -> Result<Vec<Chosen>, Failure> {
+    let of_project = selection::choose(listing, args.what.as_deref(), args.all)?;
+    let Some(what) = args.what.as_deref().filter(|_| of_project.is_empty()) else { return Ok(of_project) };
+    match session_arg::find(catalog, &what.to_string_lossy()) {
         // A session is checked with its sub-agents.
-        Ok(Meant { project, target: Target::Session(listed), .. }) => Ok((project, listed)),
-        Ok(Meant { project, target: Target::Subagent { parent, .. }, .. }) => Ok((project, parent)),
+        Ok(Meant { project, target: Target::Session(listed), .. }) => Ok(vec![(project, listed)]),
+        Ok(Meant { project, target: Target::Subagent { parent, .. }, .. }) => Ok(vec![(project, parent)]),
         Ok(Meant { target: Target::Undone { session, number }, .. }) => {
             Err(session_arg::of_undone("check", &session.session, number))
         }
-        // A project without sessions.
-        Err(_) if named.is_dir() => Err(nothing(&selection::as_given(Some(named))?)),
+        // A directory that is there, or that somebody takes for one.
+        Err(_) if what.is_dir() || what.has_root() => Ok(Vec::new()),
         Err(failure) => Err(failure),
     }
 }

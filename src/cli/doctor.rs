@@ -9,15 +9,15 @@ use rustix::fs::Access;
 
 use super::args::DoctorArgs;
 use super::exit::{Exit, Failure};
-use super::mount::default_mount_point;
+use super::mount::{default_mount_point, in_work_tree};
 use super::output;
-use super::work_tree::WorkTree;
-use crate::catalog::{Catalog, Listing};
+use crate::catalog::{Catalog, Listing, StoreOptions};
 use crate::cut::{self, Leftover, StateDir};
-use crate::daemon::{self, Answer};
-use crate::host::{Environment, mountinfo};
+use crate::daemon::{self, Answer, Running};
+use crate::host::mountinfo::MountEntry;
+use crate::host::{Environment, mountinfo, work_tree};
 use crate::render;
-use crate::session::AgentKind;
+use crate::session::{AgentKind, Refusal};
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,9 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     args.stores.must_exist()?;
     let env = Environment::of_process();
     let mut findings = vec![device(), helper(), fuse_conf()];
-    let catalog = Catalog::new(&env, &args.stores.options());
-    findings.extend(stores(&catalog));
+    findings.extend(stores(&Catalog::new(&env, &args.stores.options())));
     findings.extend(state(&env));
-    findings.extend(mounts(&env, &catalog));
+    findings.extend(mounts(&env));
     findings.push(mount_point(&env));
     for finding in &findings {
         let word = match finding.health {
@@ -125,7 +124,7 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
         )];
     }
     let mut findings = Vec::new();
-    let mut readable = true;
+    let mut closed = Vec::new();
     for store in catalog.stores() {
         let named = format!("{}: {}", store.agent.kind(), store.root.display());
         match std::fs::read_dir(&store.root) {
@@ -135,27 +134,22 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
                 format!("fine if {} was never used; else name its place with --store", store.agent.kind()),
             )),
             Err(error) => {
-                readable = false;
+                closed.push(store.agent.kind());
                 let cure = format!("sudo chown -R $USER {}", store.root.display());
                 findings.push(fail(format!("{named} cannot be read: {error}"), cure));
             }
         }
     }
-    match catalog.listing() {
-        Ok(listing) => {
-            let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
-            for store in catalog.stores() {
-                let agent = store.agent.kind();
-                findings.push(ok(format!("{agent}: {} sessions", count(agent))));
-                findings.extend(unreadable(agent, &listing));
-            }
-            for (agent, problem) in &listing.problems {
-                findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
-            }
-        }
-        // Said above already.
-        Err(_) if !readable => {}
-        Err(refusal) => findings.push(fail(refusal.to_string(), "turnfs check --all")),
+    let listing = catalog.listing();
+    let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
+    for store in catalog.stores() {
+        let agent = store.agent.kind();
+        findings.push(ok(format!("{agent}: {} sessions", count(agent))));
+        findings.extend(unreadable(agent, &listing));
+    }
+    // Of a store that cannot be opened at all it is said above.
+    for (agent, problem) in listing.problems.iter().filter(|(agent, _)| !closed.contains(agent)) {
+        findings.push(warn(format!("{agent}: {problem}"), "turnfs check --all"));
     }
     findings
 }
@@ -193,6 +187,10 @@ fn state(env: &Environment) -> Vec<Finding> {
         }];
     match cut::leftovers(&state) {
         Ok(leftovers) => findings.extend(leftovers.into_iter().map(leftover)),
+        // The sentence says what to do.
+        Err(refusal @ Refusal::NotPrivate { .. }) => {
+            findings.push(fail(refusal.to_string(), format!("ls -ld {} {0}/*", dir.display())));
+        }
         Err(refusal) => findings.push(warn(refusal.to_string(), format!("ls -lR {}", dir.display()))),
     }
     findings
@@ -210,61 +208,78 @@ fn leftover(leftover: Leftover) -> Finding {
     }
 }
 
-fn mounts(env: &Environment, catalog: &Catalog) -> Vec<Finding> {
+fn mounts(env: &Environment) -> Vec<Finding> {
     let mounts = mountinfo::read().unwrap_or_default();
+    let ours: Vec<&MountEntry> = mounts.iter().filter(|mount| mount.is_turnfs()).collect();
     let mut findings = Vec::new();
-    for mount in mounts.iter().filter(|mount| mount.is_turnfs()) {
+    for mount in &ours {
         let path = output::path(&mount.mount_point);
         let cure = format!("turnfs umount {path}");
-        match daemon::ask(&mount.mount_point) {
-            Answer::Alive => {
-                findings.push(ok(format!("mounted at {path}")));
-                findings.extend(alive(env, catalog, &mount.mount_point));
-            }
+        let user = rustix::process::geteuid().as_raw();
+        let answer = match mount.user.is_none_or(|owner| owner == user) {
+            true => daemon::ask(&mount.mount_point),
+            false => Answer::NotForUs,
+        };
+        match answer {
+            Answer::Alive => findings.extend(alive(env, &mount.mount_point)),
             Answer::Dead => findings.push(warn(format!("dead mount at {path}: its daemon has gone"), cure)),
             Answer::Silent => findings.push(warn(format!("the mount at {path} does not answer"), cure)),
             Answer::NotForUs => findings.push(ok(format!("another user's mount at {path}"))),
         }
     }
-    let on_ours = |lower: &&std::path::PathBuf| {
-        mountinfo::containing(&mounts, lower).is_some_and(mountinfo::MountEntry::is_turnfs)
+    findings.extend(mounts.iter().filter_map(|mount| overlay(mount, &ours)));
+    findings
+}
+
+/// A mount that answers: what it shows, and whether that is what this environment expects.
+fn alive(env: &Environment, mount: &Path) -> Vec<Finding> {
+    let path = output::path(mount);
+    let Some(running) = Running::ask(mount) else {
+        return vec![ok(format!("mounted at {path}, by another version of turnfs"))];
     };
-    for overlay in mounts.iter().filter(|mount| mount.lower.iter().any(|lower| on_ours(&lower))) {
-        findings.push(warn(
-            format!("the overlay at {} shows a turnfs mount", output::path(&overlay.mount_point)),
-            "a write to undo, redo or fork in the overlay is lost without an error; write in the mount itself",
-        ));
+    let stores: Vec<String> = running
+        .stores
+        .iter()
+        .map(|store| format!("{} {}", store.agent, store.root.path().display()))
+        .collect();
+    let project =
+        running.project.as_ref().map(|project| format!(", the project {} only", project.path().display()));
+    let read_only = if running.read_only { ", read-only" } else { "" };
+    let shows = format!("{}{}{read_only}", stores.join(", "), project.unwrap_or_default());
+    let mut findings = vec![ok(format!("mounted at {path}: {shows}"))];
+    let options = StoreOptions::default();
+    let here = daemon::running::stores(&Catalog::new(env, &options), &options);
+    let again = format!("turnfs umount {path} && turnfs mount {path}   (shows what this environment names)");
+    for difference in running.store_differences(&here) {
+        if !difference.on_purpose {
+            let what =
+                format!("the mount at {path} does not show what this environment names: {}", difference.what);
+            findings.push(warn(what, again.clone()));
+        }
+    }
+    if let Some(tree) = work_tree::around(mount) {
+        findings.push(warn(in_work_tree(mount, &tree), tree.exclude));
     }
     findings
 }
 
-/// What may surprise at a mount that answers: other stores than this shell's, a git work tree around it.
-fn alive(env: &Environment, catalog: &Catalog, mountpoint: &Path) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let running = StateDir::of(env).ok().and_then(|state| daemon::running(state.path(), mountpoint));
-    if let Some(running) = running {
-        let here: Vec<(String, std::path::PathBuf)> = catalog
-            .stores()
-            .iter()
-            .map(|store| (store.agent.kind().name().to_owned(), store.root.to_path_buf()))
-            .collect();
-        let differences = running.other_stores(&here);
-        if !differences.is_empty() {
-            let path = output::path(mountpoint);
-            findings.push(warn(
-                format!("that mount shows other stores than this shell's commands: {}", differences.join("; ")),
-                format!("turnfs umount {path} && turnfs mount {path}   (in the environment that names the right stores)"),
-            ));
-        }
-    }
-    if let Some(tree) = WorkTree::around(mountpoint) {
-        let what = format!(
-            "that mount lies in the git work tree {}: git takes it for untracked files",
-            tree.top.display()
-        );
-        findings.push(warn(what, tree.cure()));
-    }
-    findings
+/// An overlay copies a control file before it writes into the copy, and turnfs never hears of it. Newer kernels refuse
+/// to make one.
+fn overlay(mount: &MountEntry, ours: &[&MountEntry]) -> Option<Finding> {
+    let lower = mount.lower.as_ref()?.to_string_lossy();
+    let is_below = |turnfs: &&&MountEntry| {
+        lower.split(':').any(|layer| Path::new(layer).starts_with(&turnfs.mount_point))
+    };
+    let turnfs = output::path(&ours.iter().find(is_below)?.mount_point);
+    let path = output::path(&mount.mount_point);
+    Some(warn(
+        format!(
+            "the overlay at {path} lies over the turnfs mount {turnfs}: what is written to undo, redo or fork there changes a copy and nothing else"
+        ),
+        format!(
+            "use {turnfs} itself, read-only: `mount --bind -o ro`; in podman `-v {turnfs}:DIR:ro` without `:O`"
+        ),
+    ))
 }
 
 fn mount_point(env: &Environment) -> Finding {

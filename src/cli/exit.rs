@@ -51,7 +51,7 @@ pub enum Failure {
     )]
     NoSuchProject { dir: String },
     #[error(
-        "no sessions belong to {dir}, so there is nothing to check; name a project or a session, or use --all"
+        "no sessions belong to {dir}; `turnfs check --all` checks every session, `turnfs check SESSION` a single one"
     )]
     NothingToCheck { dir: String },
     #[error("cannot tell the working directory: {0}; name a directory")]

@@ -35,6 +35,6 @@ pub fn run(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     };
     let id = cut::fork(&state, &view.session, &view.history, n)?;
     // The id and nothing else: `$(turnfs fork ...)`.
-    writeln!(out, "{id}")?;
+    writeln!(out, "{}", crate::render::one_line(&id))?;
     Ok(Exit::Done)
 }

@@ -1,9 +1,9 @@
 //! `turnfs ls`.
 
 use std::io::Write;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
 use serde::Serialize;
 
 use super::args::LsArgs;
@@ -16,6 +16,10 @@ use crate::session::{self, State, rfc3339};
 
 /// Longest title in the table, characters.
 const TITLE: usize = 60;
+
+/// How many threads read sessions at most, and how many sessions are worth one.
+const MOST_THREADS: usize = 8;
+const SHARE: usize = 64;
 
 /// One session, as programs see it.
 #[derive(Debug, Serialize)]
@@ -56,18 +60,14 @@ impl PathText {
 
 pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let listing = catalog.listing()?;
+    let listing = catalog.listing();
     for (agent, problem) in &listing.problems {
         output::complain(&format!("{agent}: {problem}"));
     }
-    let there = if args.all { Ok(()) } else { selection::is_there(&listing, args.dir.as_deref()) };
-    if let Err(silent @ (Failure::SilentMount { .. } | Failure::DeadMount { .. })) = there {
-        return Err(silent);
-    }
     let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
-    let rows: Vec<Row> = chosen.iter().map(|session| row(&catalog, session)).collect();
-    if rows.is_empty() {
-        there?;
+    let rows = rows(&catalog, &chosen);
+    if rows.is_empty() && !args.all {
+        selection::is_there(&listing, args.dir.as_deref())?;
     }
     if args.json {
         output::json(out, &rows)?;
@@ -93,9 +93,37 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
+/// A row for each, in their order; many are read by all processors.
+fn rows(catalog: &Catalog, chosen: &[Chosen]) -> Vec<Row> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let share = chosen.len().div_ceil(threads).max(SHARE);
+    let read = |part: &[Chosen]| part.iter().map(|one| row(catalog, one)).collect::<Vec<_>>();
+    let parts: Vec<Vec<(Row, Option<String>)>> = std::thread::scope(|scope| {
+        let mut parts = chosen.chunks(share);
+        let first = parts.next().unwrap_or_default();
+        let others: Vec<_> = parts.map(|part| (part, scope.spawn(move || read(part)))).collect();
+        let mut read_parts = vec![read(first)];
+        for (part, thread) in others {
+            // A thread that failed has said why; its part is read here.
+            read_parts.push(thread.join().unwrap_or_else(|_| read(part)));
+        }
+        read_parts
+    });
+    let all = parts.into_iter().flatten();
+    all.map(|(row, complaint)| {
+        if let Some(complaint) = complaint {
+            output::complain(&complaint);
+        }
+        row
+    })
+    .collect()
+}
+
+/// The row, and what is to be said on standard error.
+fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<String>) {
     let session = &listed.session;
-    let seen = catalog.view(&session.key);
+    let seen = catalog.view_listed(session);
+    let mut complaint = None;
     let (state, turns, writer) = match &seen {
         Ok(view) => {
             let history = &view.history;
@@ -104,11 +132,13 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
             (history.state.name(), turns, writer)
         }
         Err(refusal) => {
-            output::complain(&format!("{}: {refusal}", session.id));
+            complaint = Some(format!("{}: {refusal}", session.id));
             (State::of_unread(refusal).name(), None, None)
         }
     };
-    Row {
+    // Each is looked at once: what was read of it need not stay.
+    catalog.forget(&session.key);
+    let row = Row {
         id: session.id.clone(),
         agent: session.key.agent.name(),
         project: project.as_deref().map(PathText::of),
@@ -121,7 +151,8 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> Row {
         state,
         writer: writer.map(|writer| WriterRow { agent: writer.agent.name(), pid: writer.pid }),
         path: PathText::of(&path_in_mount(project.as_deref(), &listed.name)),
-    }
+    };
+    (row, complaint)
 }
 
 /// Where an all-projects mount has the session, relative to its root.
@@ -133,7 +164,7 @@ fn path_in_mount(project: Option<&Path>, name: &str) -> PathBuf {
 }
 
 fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let now = Timestamp::now();
+    let now = crate::session::now();
     let mut lines = vec![["ID", "AGENT", "TURNS", "AGE", "STATE", "TITLE"].map(String::from).to_vec()];
     if with_project {
         lines[0].insert(5, "PROJECT".into());

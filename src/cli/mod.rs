@@ -17,13 +17,13 @@ mod output;
 mod prune;
 mod redo;
 mod rescue;
+mod safe_out;
 mod selection;
 mod session_arg;
 mod show;
 mod stores;
 mod umount;
 mod undo;
-mod work_tree;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -32,6 +32,10 @@ use clap::Parser as _;
 
 use args::{Cli, Command};
 use exit::{Exit, Failure};
+use safe_out::SafeOut;
+
+use crate::daemon::{LogWriter, log_line};
+use crate::render;
 
 /// Runs the command of this process's arguments.
 pub fn run() -> ExitCode {
@@ -40,12 +44,18 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come this way too, with exit code 0. A reader that has gone is no error.
-            let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+            if !error.use_stderr() {
+                let _ = error.print();
+                return Exit::Done.into();
+            }
+            // It repeats what was written, which may come from a store: `turnfs show "$id"`.
+            let _ = write!(io::stderr(), "{}", render::visible(&error.render().to_string()));
+            return Exit::Usage.into();
         }
     };
     start_log(&cli.command);
-    let mut out = BufWriter::new(io::stdout().lock());
+    say_panics_in_one_line();
+    let mut out = SafeOut::new(BufWriter::new(io::stdout().lock()));
     let result = dispatch(&cli.command, &mut out).and_then(|exit| {
         out.flush()?;
         Ok(exit)
@@ -90,22 +100,30 @@ fn start_log(command: &Command) {
     let usual =
         if matches!(command, Command::Mount(_)) { "info,fuser=warn,notify::inotify=off" } else { "warn" };
     let mut log = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(usual));
+    log.format(|out, record| {
+        let (level, target) = (record.level(), record.target());
+        writeln!(out, "[{} {level} {target}] {}", crate::session::now(), log_line(&record.args().to_string()))
+    });
     // Standard error may be a terminal or a file at any time: a daemon's becomes its log.
     log.write_style(env_logger::WriteStyle::Never);
-    // What a store's names and texts hold must not reach a terminal as it is.
-    log.format(|out, record| {
-        let message = record.args().to_string();
-        let (time, level, target) = (out.timestamp(), record.level(), record.target());
-        writeln!(out, "[{time} {level:5} {target}] {}", crate::render::one_line(&message))
-    });
-    log.init();
+    log.target(env_logger::Target::Pipe(Box::new(LogWriter))).init();
+}
+
+/// A bug ends a command with a sentence; in a daemon it costs one answer, and stands in its log.
+fn say_panics_in_one_line() {
+    std::panic::set_hook(Box::new(|panic| {
+        // With RUST_BACKTRACE there is more; it holds names of functions only.
+        let trace = std::backtrace::Backtrace::capture();
+        let more = match trace.status() {
+            std::backtrace::BacktraceStatus::Captured => format!(": {trace}"),
+            _ => String::new(),
+        };
+        log::error!("internal error: {panic}{more}; please report this");
+    }));
 }
 
 /// Cuts hold a lease on a transcript; the kernel announces somebody who waits for it by SIGIO, and that
 /// kills a process which has not said otherwise.
 fn ignore_sigio() {
-    // SAFETY: sets a signal's disposition to a constant, before any other thread exists.
-    unsafe {
-        libc::signal(libc::SIGIO, libc::SIG_IGN);
-    }
+    crate::host::sys::ignore_sigio();
 }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::args::MountArgs;
 use super::exit::{Exit, Failure};
-use super::work_tree::WorkTree;
 use super::{output, selection};
 use crate::catalog::Catalog;
 use crate::cut::StateDir;
 use crate::daemon::background::{self, Started};
 use crate::daemon::{self, Report, Request};
+use crate::host::work_tree::{self, WorkTree};
 use crate::host::{self, Environment};
 
 pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -30,34 +30,37 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         return served.map(|()| Exit::Done);
     }
     if args.foreground {
+        mention_work_tree(&mountpoint);
         daemon::serve(&env, request(args, mountpoint)?, &mut Report::Foreground)?;
         return Ok(Exit::Done);
     }
     let state = StateDir::of(&env)?;
     match background::start(&daemon_args(), state.path(), &mountpoint)? {
         Started::Ready { mountpoint } => {
-            output::line(
-                out,
-                &format!("mounted at {mountpoint}; `turnfs umount {mountpoint}` takes it away"),
-            )?;
-            warn_of_git(Path::new(&mountpoint));
+            writeln!(out, "mounted at {mountpoint}; `turnfs umount {mountpoint}` takes it away")?;
         }
-        Started::AlreadyMounted { mountpoint } => {
-            output::line(out, &format!("already mounted at {mountpoint}"))?;
-        }
+        Started::AlreadyMounted { mountpoint } => writeln!(out, "already mounted at {mountpoint}")?,
     }
+    mention_work_tree(&mountpoint);
     Ok(Exit::Done)
 }
 
-/// git would add the sessions to the project's index, or stash them away.
-fn warn_of_git(mountpoint: &Path) {
-    if let Some(tree) = WorkTree::around(mountpoint) {
-        output::complain(&format!(
-            "the mount lies in the git work tree {}, and git takes what it shows for untracked files; exclude it: {}",
-            tree.top.display(),
-            tree.cure()
-        ));
+/// What is shown is not the repository's.
+fn mention_work_tree(mountpoint: &Path) {
+    let tree = daemon::resolve(mountpoint).ok().and_then(|path| Some((work_tree::around(&path)?, path)));
+    if let Some((tree, path)) = tree {
+        output::complain(&in_work_tree(&path, &tree));
+        output::complain(&format!("to keep git out of it altogether: {}", tree.exclude));
     }
+}
+
+/// What a mount in a git work tree means.
+pub fn in_work_tree(mountpoint: &Path, tree: &WorkTree) -> String {
+    format!(
+        "{} lies in the git work tree {}: git ignores what is shown there, but `git add -f`, `git stash -a` and `git clean -x` do not",
+        mountpoint.display(),
+        tree.top.display()
+    )
 }
 
 /// Refuses a project that is neither a directory nor recorded by any session: the mount would stay empty
@@ -65,7 +68,7 @@ fn warn_of_git(mountpoint: &Path) {
 fn project_must_be_known(args: &MountArgs, env: &Environment) -> Result<(), Failure> {
     let Some(dir) = &args.project else { return Ok(()) };
     let given = selection::as_given(Some(dir))?;
-    let recorded = !Catalog::new(env, &args.stores.options()).listing()?.of(Some(&given)).is_empty();
+    let recorded = !Catalog::new(env, &args.stores.options()).listing().of(Some(&given)).is_empty();
     let looked_at = given.clone();
     // Where a file system does not answer, nobody can say that the directory is not there.
     if recorded || host::within(host::PATIENCE, move || looked_at.is_dir()).unwrap_or(true) {
@@ -86,7 +89,7 @@ fn request(args: &MountArgs, mountpoint: PathBuf) -> Result<Request, Failure> {
     })
 }
 
-/// What we were called with, and that the start is to be reported.
+/// What we were called with, and whether to report the start-up result.
 fn daemon_args() -> Vec<OsString> {
     // The command's name comes first: no option stands before it.
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -26,15 +26,6 @@ pub fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), Failure> 
     Ok(())
 }
 
-/// One safe line of text on standard output, whatever a store's names and texts hold.
-///
-/// # Errors
-/// When standard output cannot be written.
-pub fn line(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
-    writeln!(out, "{}", render::one_line(text))?;
-    Ok(())
-}
-
 /// A path in one safe line.
 pub fn path(path: &Path) -> String {
     render::one_line(&path.to_string_lossy()).into_owned()

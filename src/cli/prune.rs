@@ -13,7 +13,7 @@ use crate::host::Environment;
 pub fn run(args: &PruneArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let state = StateDir::of(&Environment::of_process())?;
     let pruned = cut::prune(&state, args.older_than.0, args.dry_run)?;
-    let now = Timestamp::now();
+    let now = crate::session::now();
     for one in &pruned {
         writeln!(out, "{}", crate::render::one_line(&describe(one, now)))?;
     }

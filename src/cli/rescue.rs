@@ -14,7 +14,7 @@ pub fn run(args: &RescueArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let view = catalog.view(&session.key)?;
     let (id, turns) = cut::rescue(&state, &view.session, &view.history)?;
     // The id and nothing else: `$(turnfs rescue ...)`.
-    writeln!(out, "{id}")?;
+    writeln!(out, "{}", crate::render::one_line(&id))?;
     let salvaged = view.history.sound_turns;
     let kept = match turns {
         1 => "turn 0 is".to_owned(),

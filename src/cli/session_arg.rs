@@ -129,7 +129,7 @@ fn latest(catalog: &Catalog) -> Result<Meant, Failure> {
     if is_in_a_mount(Path::new(LATEST)) {
         return by_path(catalog, Path::new(LATEST));
     }
-    let listing = catalog.listing()?;
+    let listing = catalog.listing();
     let newest = selection::choose(&listing, None, false)?.into_iter().next();
     let Some((project, listed)): Option<Chosen> = newest else {
         let dir = as_given(None)?;
@@ -148,7 +148,7 @@ fn by_path(catalog: &Catalog, path: &Path) -> Result<Meant, Failure> {
     // Resolving follows `latest` and the names by full id; the mount itself answers.
     let resolved = resolve(&as_given(Some(path))?)?;
     let (mount, inside) = mount_of(&resolved).ok_or_else(|| Failure::NotInAMount { path: shown() })?;
-    let listing = catalog.listing()?;
+    let listing = catalog.listing();
     let found = match split(&listing, &inside) {
         Some(found) => Some(found),
         None => told_by_mount(&listing, &mount, &inside).or(by_name_only(catalog, &inside)?),

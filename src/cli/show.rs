@@ -235,8 +235,7 @@ fn show_undone(
             print_turn(&view.session, turn, &cut::undone_span(undone, turn)?, out)?;
         }
     } else {
-        let (id, at) = (&view.session.id, rfc3339(undone.at));
-        output::line(out, &format!("undo {number} of {id}, {at}"))?;
+        writeln!(out, "undo {} of {}, {}", number, view.session.id, rfc3339(undone.at))?;
         print_turns(&undone.turns, None, out)?;
     }
     Ok(Exit::Done)

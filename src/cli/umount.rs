@@ -10,7 +10,7 @@ use crate::host::Environment;
 pub fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     // Without a state directory there is only no way to see when the daemon has gone.
     let state = StateDir::of(&Environment::of_process()).ok();
-    let how = daemon::umount(state.as_ref().map(StateDir::path), &args.mountpoint)?;
+    let how = daemon::umount(state.as_ref(), &args.mountpoint)?;
     if how == Detached::Lazily {
         output::complain("a program was still using the mount, so it was detached: its open files end now");
     }

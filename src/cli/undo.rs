@@ -11,6 +11,8 @@ use super::{output, session_arg, show, stores};
 use crate::agents;
 use crate::catalog::View;
 use crate::cut;
+use crate::host::work_tree::shell_word;
+use crate::render;
 use crate::session::{CutPoint, Session};
 
 /// What an undo would do, as programs see it.
@@ -51,12 +53,14 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let n = show::turn(&view.history, args.n)?.n;
     let done = cut::undo(&state, &view.session, &view.history, n, args.force)?;
     let (keeps, drops) = (output::turns(done.keeps), output::turns(done.drops));
-    let (id, number) = (&session.id, done.number);
-    let sentence =
-        format!("removed {drops}, kept {keeps}; `turnfs redo {id}` brings them back (undo {number})");
-    output::line(out, &sentence)?;
+    writeln!(
+        out,
+        "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
+        render::one_line(&shell_word(session.id.as_ref())),
+        done.number
+    )?;
     if done.keeps > n {
-        output::line(out, &view.history.what_stays(n))?;
+        writeln!(out, "{}", render::one_line(&view.history.what_stays(n)))?;
     }
     Ok(Exit::Done)
 }
@@ -100,7 +104,7 @@ fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(
             out,
             "  {}",
-            crate::render::one_line(&format!("{file}: keeps {lines} lines, {bytes} bytes{source}"))
+            render::one_line(&format!("{file}: keeps {lines} lines, {bytes} bytes{source}"))
         )?;
     }
     Ok(())

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use super::fault;
+use super::{fault, private};
 use crate::session::{Refusal, Result};
 use crate::transcript::{Last, Owner, Stop};
 
@@ -38,6 +38,8 @@ pub(super) struct Tree {
     dir: OwnedFd,
     /// Of a store; nowhere else links are followed.
     links: Option<place::Links>,
+    /// turnfs's own: what another user may have put there is refused.
+    private: bool,
 }
 
 impl Tree {
@@ -46,7 +48,7 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Refusal::io("opening", path, e.into()))?;
-        Ok(Tree { path: path.to_owned(), dir, links: None })
+        Ok(Tree { path: path.to_owned(), dir, links: None, private: false })
     }
 
     /// Opens a store's root. Links below it are followed as they are for reading.
@@ -56,9 +58,9 @@ impl Tree {
         Ok(Tree { links: Some(links), ..tree })
     }
 
-    /// A directory that is open already.
-    pub fn opened(dir: OwnedFd, path: &Path) -> Tree {
-        Tree { path: path.to_owned(), dir, links: None }
+    /// A directory of turnfs's own, which is open already and passed [`private::check_dir`].
+    pub fn private(dir: OwnedFd, path: &Path) -> Tree {
+        Tree { path: path.to_owned(), dir, links: None, private: true }
     }
 
     /// Makes the directory itself accessible to its owner only.
@@ -72,9 +74,27 @@ impl Tree {
 
     /// A directory below this one.
     pub fn sub(&self, relative: &Path) -> Result<Tree> {
+        if self.private {
+            return self.private_sub(relative);
+        }
         let dir = self.folder("opening", relative)?;
         let links = self.links.is_some().then(|| place::Links::of(Owner::of(&self.dir)));
-        Ok(Tree { path: self.path.join(relative), dir, links })
+        Ok(Tree { path: self.path.join(relative), dir, links, private: false })
+    }
+
+    fn private_sub(&self, relative: &Path) -> Result<Tree> {
+        let mut tree = Tree::private(self.folder("opening", Path::new(""))?, &self.path);
+        for name in relative.components() {
+            let path = tree.path.join(name);
+            let dir = match tree.folder("opening", Path::new(&name)) {
+                Err(Refusal::Io { errno, .. }) => return Err(private::opening(&path, errno, true)),
+                dir => dir?,
+            };
+            let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &path, e.into()))?;
+            private::check_dir(&facts, &path)?;
+            tree = Tree::private(dir, &path);
+        }
+        Ok(tree)
     }
 
     pub fn path(&self) -> &Path {
@@ -144,6 +164,9 @@ impl Tree {
             Ok(fd) => {
                 let stat =
                     rustix::fs::fstat(&fd).map_err(|e| self.error("looking at", relative, e.into()))?;
+                if self.private {
+                    private::check_file(&stat, &self.path.join(relative), access == OFlags::RDWR)?;
+                }
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     let what = format!("{} is not a regular file", self.path.join(relative).display());
                     return Err(Refusal::CannotCut { what });

@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,16 +16,13 @@ use rustix::io::Errno;
 
 use super::disk::{Open, Tree};
 use super::several_names::Old;
+use crate::host::sys::{self, Fcntl};
 use crate::session::{Lock, Refusal, Result};
 
 /// How long a lock is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How long somebody who only reads is waited for: a reader loses nothing by a cut.
 const READER_PATIENCE: Duration = Duration::from_millis(250);
-
-/// fcntl(2); not among libc's constants for every target.
-const F_SETSIG: libc::c_int = 10;
-const F_GETLEASE: libc::c_int = 1025;
 
 /// The locks of a cut and the files that they hold open. Dropping it lets go of everything, of what was taken last first.
 #[derive(Debug, Default)]
@@ -124,8 +120,7 @@ impl Hold {
 
     /// Whether a program waits to open the file for writing, or no longer had to wait.
     pub fn writer_waits(&self) -> bool {
-        // SAFETY: fcntl without an argument on a descriptor that `open` keeps alive.
-        self.leased && unsafe { libc::fcntl(self.open.file.as_raw_fd(), F_GETLEASE) } == libc::F_UNLCK
+        self.leased && sys::lease(&self.open.file).is_ok_and(|held| held == libc::F_UNLCK)
     }
 }
 
@@ -134,8 +129,7 @@ impl Open {
     pub fn is_written(&self) -> bool {
         match set_lease(self, libc::F_WRLCK) {
             Ok(()) => {
-                // SAFETY: fcntl with integer arguments on a descriptor that `self` keeps alive.
-                let _ = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+                let _ = sys::fcntl(&self.file, Fcntl::SetLease(libc::F_UNLCK));
                 false
             }
             Err(error) => error.raw_os_error() == Some(libc::EAGAIN),
@@ -321,8 +315,7 @@ impl Hands {
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.leased {
-            // SAFETY: fcntl with integer arguments on a descriptor that `open` keeps alive.
-            let _ = unsafe { libc::fcntl(self.open.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+            let _ = sys::fcntl(&self.open.file, Fcntl::SetLease(libc::F_UNLCK));
         }
     }
 }
@@ -390,16 +383,8 @@ fn unleased(opened: Result<Option<Open>>) -> Result<Option<Option<Open>>> {
 }
 
 fn set_lease(open: &Open, kind: libc::c_int) -> io::Result<()> {
-    let fd = open.file.as_raw_fd();
     // The kernel tells the holder with SIGIO that somebody waits; SIGIO kills by default. SIGURG is
     // ignored by default, and a cut is over soon whoever waits.
-    // SAFETY: fcntl with integer arguments on a descriptor that `open` keeps alive.
-    if unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above.
-    match unsafe { libc::fcntl(fd, libc::F_SETLEASE, kind) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    sys::fcntl(&open.file, Fcntl::SetSignal(libc::SIGURG))?;
+    sys::fcntl(&open.file, Fcntl::SetLease(kind))
 }

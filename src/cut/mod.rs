@@ -12,8 +12,8 @@
 //! - `several_names` keeps hard-linked files out of in-place changes.
 //! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
-//!   (what undos removed; `prune` deletes it) and `adopted`. `disk` has every operation on files; `fault`
-//!   makes it fail in tests.
+//!   (what undos removed; `prune` deletes it) and `adopted`; `private` refuses what somebody else may have put
+//!   there. `disk` has every operation on files; `fault` makes it fail in tests.
 
 mod adopted;
 mod apply;
@@ -26,6 +26,7 @@ mod fault;
 mod fork;
 mod journal;
 mod lease;
+mod private;
 mod prune;
 mod recover;
 mod resolve;
@@ -39,16 +40,16 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use private::PrivateDir;
 pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
 pub use undone::{Undone, undone, undone_span};
 
 use std::path::Path;
-use std::time::SystemTime;
 
 use crate::agents::agent;
-use crate::session::{History, Refusal, Result, Session};
+use crate::session::{History, Refusal, Result, Session, time_of_writing};
 use verify::Proof;
 
 /// What an undo did.
@@ -70,7 +71,7 @@ pub struct UndoDone {
 /// The store is as before whenever an error is returned, except [`Refusal::NotPutBack`]: then its journal stays, and the
 /// next recovery tries again.
 pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: bool) -> Result<UndoDone> {
-    clock_is_usable()?;
+    time_of_writing()?;
     execute::undo(agent(session.key.agent), state, session, seen, n, force)
 }
 
@@ -81,7 +82,7 @@ pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: 
 /// [`Refusal::NothingToRedo`];
 /// [`Refusal::MovedOn`] when anything changed since. The store is as before, except with [`Refusal::NotPutBack`].
 pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
-    clock_is_usable()?;
+    time_of_writing()?;
     execute::redo(agent(session.key.agent), state, session, number, force)
 }
 
@@ -90,7 +91,7 @@ pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: boo
 /// # Errors
 /// Nothing is left behind whenever an error is returned, except with [`Refusal::NotPutBack`].
 pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
-    clock_is_usable()?;
+    time_of_writing()?;
     fork::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
 }
 
@@ -106,6 +107,7 @@ pub fn fork_undone(
     number: u32,
     n: Option<u32>,
 ) -> Result<(String, u32)> {
+    time_of_writing()?;
     branch::fork(agent(session.key.agent), state, session, number, n)
 }
 
@@ -116,7 +118,7 @@ pub fn fork_undone(
 /// [`Refusal::NothingToRescue`]. The damaged session is as before in any case, and nothing is left behind
 /// whenever an error is returned.
 pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(String, u32)> {
-    clock_is_usable()?;
+    time_of_writing()?;
     let salvaged = seen.salvaged()?;
     let mut why = None;
     for n in (0..salvaged.turns.len() as u32).rev() {
@@ -136,15 +138,6 @@ pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(St
     Err(Refusal::NothingToRescue {
         why: format!("turns end before the damage, but what belongs to them alone cannot be proved{why}"),
     })
-}
-
-/// A session that is made or changed before 1970 has times and ids that no client can write.
-fn clock_is_usable() -> Result<()> {
-    if SystemTime::now() < SystemTime::UNIX_EPOCH {
-        let what = "this machine's clock is set to a time before 1970; set it right and repeat the command";
-        return Err(Refusal::CannotCut { what: what.into() });
-    }
-    Ok(())
 }
 
 /// A session of another project that holds the whole of a session.
@@ -171,7 +164,7 @@ pub fn adopt(
     project: &Path,
     is_there: &dyn Fn(&str) -> bool,
 ) -> Result<Adopted> {
-    clock_is_usable()?;
+    time_of_writing()?;
     let made = fork::adopt(agent(session.key.agent), state, session, seen, project, is_there)?;
     Ok(match made {
         (id, false) => Adopted::Now { id },

@@ -37,7 +37,7 @@ pub struct Pruned {
 /// # Errors
 /// What prevents reading or changing turnfs's own state.
 pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Vec<Pruned>> {
-    let now = Timestamp::now();
+    let now = crate::session::now();
     let mut pruned = Vec::new();
     for folder in Folder::all(state)? {
         let Some(whose) = folder.whose()? else { continue };

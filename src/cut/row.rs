@@ -276,7 +276,6 @@ fn sql(path: &Path, db: Option<&Connection>, error: &rusqlite::Error) -> Refusal
 
 /// The errno of the system call that failed last.
 fn system_errno(db: &Connection) -> Option<Errno> {
-    // SAFETY: the handle is that of an open database, which is only asked.
-    let errno = unsafe { rusqlite::ffi::sqlite3_system_errno(db.handle()) };
+    let errno = crate::host::sys::sqlite_system_errno(db);
     (errno > 0).then(|| Errno::from_raw_os_error(errno))
 }

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use super::disk::Tree;
 use super::journal::{Record, VERSION, Whose};
 use super::lease::{Flock, PATIENCE};
+use super::private::{self, PrivateDir};
 use crate::host::Environment;
 use crate::session::{Refusal, Result, SessionKey};
 
@@ -65,18 +66,10 @@ impl StateDir {
         &self.path
     }
 
-    /// Makes sure that it is there and ours alone.
-    ///
-    /// # Errors
-    /// When it is a symlink or belongs to somebody else, or cannot be made.
-    pub fn prepare(&self) -> Result<()> {
-        self.open_or_make().map(drop)
-    }
-
     /// Opens it; `None` if it was never made.
     ///
     /// # Errors
-    /// When it is a symlink or belongs to somebody else.
+    /// [`Refusal::NotPrivate`] when somebody else may have put things there.
     pub(super) fn open(&self) -> Result<Option<Tree>> {
         let Some((tree, mode)) = self.look()? else { return Ok(None) };
         if mode & 0o077 != 0 {
@@ -91,20 +84,27 @@ impl StateDir {
         let dir = match rustix::fs::open(&self.path, flags, Mode::empty()) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(None),
-            Err(e @ (Errno::LOOP | Errno::NOTDIR)) => {
-                return Err(Refusal::io(
-                    "opening (it must be a directory, no symlink)",
-                    &self.path,
-                    e.into(),
-                ));
-            }
-            Err(e) => return Err(Refusal::io("opening", &self.path, e.into())),
+            Err(errno) => return Err(private::opening(&self.path, errno, true)),
         };
         let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &self.path, e.into()))?;
-        if facts.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(Refusal::io("using (it belongs to another user)", &self.path, Errno::ACCESS.into()));
-        }
-        Ok(Some((Tree::opened(dir, &self.path), facts.st_mode)))
+        private::check_dir(&facts, &self.path)?;
+        Ok(Some((Tree::private(dir, &self.path), facts.st_mode)))
+    }
+
+    /// The directory itself, for what is no session's; `None` if it was never made.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPrivate`] when somebody else may have put things there.
+    pub fn private(&self) -> Result<Option<PrivateDir>> {
+        PrivateDir::open(&self.path)
+    }
+
+    /// As [`StateDir::private`], making it first if need be.
+    ///
+    /// # Errors
+    /// As [`StateDir::private`], and what prevents making it.
+    pub fn private_or_made(&self) -> Result<PrivateDir> {
+        PrivateDir::open_or_make(&self.path)
     }
 
     /// Opens it, making it first if need be.
@@ -192,8 +192,9 @@ impl Folder {
         if tree.stat(sessions)?.is_none() {
             return Ok(Vec::new());
         }
-        let names = tree.list(sessions)?;
-        names.into_iter().map(|(name, _)| Ok(Folder { tree: tree.sub(&sessions.join(name))? })).collect()
+        let sessions = tree.sub(sessions)?;
+        let names = sessions.list(Path::new(""))?;
+        names.into_iter().map(|(name, _)| Ok(Folder { tree: sessions.sub(Path::new(&name))? })).collect()
     }
 
     /// Whether the folder was made for a session of exactly this store, and not for one that stood at the same

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::failure::Failure;
-use super::readiness::{ALREADY, FAILED, READY, log_file};
+use super::log_file;
+use super::readiness::{ALREADY, FAILED, READY};
 
 /// How long a daemon may take to be ready.
 const READY_LIMIT: Duration = Duration::from_secs(5);
@@ -43,19 +44,10 @@ pub fn start(args: &[OsString], state: &Path, mountpoint: &Path) -> Result<Start
         .stdout(Stdio::piped())
         // Until the daemon opens its log there is nothing that it would write here.
         .stderr(Stdio::null());
-    // SAFETY: both calls are single system calls that allocate nothing and take no lock.
-    unsafe {
-        command.pre_exec(|| {
-            rustix::process::setsid()?;
-            // Files that the caller left open for its children (a pipe, a lock) are not the daemon's.
-            // A kernel without close_range keeps them open: no harm beyond that.
-            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);
-            Ok(())
-        });
-    }
+    crate::host::sys::detach(&mut command);
     let mut child =
         command.spawn().map_err(|error| Failure::io("cannot start", Path::new("/proc/self/exe"), error))?;
-    let log = log_file(state);
+    let log = log_file::path(state);
     let word = first_line(&mut child, READY_LIMIT);
     match word {
         Word::Line(line) => understand(&line, log),

@@ -4,36 +4,41 @@
 //! is free again however the daemon ends.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::failure::Failure;
-use super::running::Running;
-use crate::host::own::{self, For};
+use crate::cut::{PrivateDir, StateDir};
+use crate::session::{Errno, Refusal};
+
+const MOUNTS: &str = "mounts";
 
 /// The right to be the daemon of a mount point, until dropped.
 #[derive(Debug)]
 pub struct Claim {
     file: File,
-    path: PathBuf,
+    mounts: Arc<PrivateDir>,
+    name: String,
 }
 
 impl Claim {
-    /// Claims the mount point of `running` (resolved); `None` when another daemon has it. `state` is turnfs's
-    /// state directory, which is there.
+    /// Claims `mount_point` (resolved); `None` when another daemon has it. `mounts`: [`of_mounts`].
     ///
     /// # Errors
-    /// When the state directory cannot be written, or holds what is not ours.
-    pub fn take(state: &Path, running: &Running) -> Result<Option<Claim>, Failure> {
-        let path = lock_file(state, &running.mountpoint);
-        let dir = path.parent().unwrap_or(state);
-        let failed = |error| Failure::io("cannot write", &path, error);
-        own::directory(dir).map_err(|error| Failure::io("cannot use", dir, error))?;
+    /// When the lock cannot be written, or is not this user's own.
+    pub fn take(mounts: &Arc<PrivateDir>, mount_point: &Path) -> Result<Option<Claim>, Failure> {
+        let name = lock_name(mount_point);
+        let failed = |error| Failure::io("cannot write", &mounts.path().join(&name), error);
         loop {
-            let file = own::file(&path, For::Writing).map_err(failed)?;
+            let file = match mounts.write(&name, false) {
+                // Its last owner removed it between two of our steps.
+                Err(Refusal::Io { errno: Errno::NOENT, .. }) => continue,
+                other => other?,
+            };
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
@@ -44,45 +49,30 @@ impl Claim {
             if file.metadata().map_err(failed)?.nlink() == 0 {
                 continue;
             }
-            let claim = Claim { file, path };
-            claim.sign(running).map_err(|error| Failure::io("cannot write", &claim.path, error))?;
+            let claim = Claim { file, mounts: mounts.clone(), name: name.clone() };
+            claim.sign(mount_point).map_err(failed)?;
             return Ok(Some(claim));
         }
     }
 
-    /// Who has it, and for what.
-    fn sign(&self, running: &Running) -> io::Result<()> {
-        let text = serde_json::to_string_pretty(running)?;
+    /// Who has it, for a human who looks into the file.
+    fn sign(&self, mount_point: &Path) -> io::Result<()> {
         self.file.set_len(0)?;
-        writeln!(&self.file, "{text}")
+        writeln!(&self.file, "{}\n{}", std::process::id(), mount_point.display())
     }
-}
-
-/// What the daemon of `mount_point` was started with; `None` if that is not known (no daemon, or one of an older
-/// version).
-pub fn running(state: &Path, mount_point: &Path) -> Option<Running> {
-    /// Longest lock file, bytes.
-    const MOST: u64 = 1 << 20;
-    let mut text = String::new();
-    own::file(&lock_file(state, mount_point), For::Reading)
-        .ok()?
-        .take(MOST)
-        .read_to_string(&mut text)
-        .ok()?;
-    serde_json::from_str(&text).ok().filter(|running: &Running| running.mountpoint == mount_point)
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = self.mounts.remove(&self.name);
     }
 }
 
 /// Waits until no daemon has `mount_point`; whether that came true within `limit`.
-pub fn wait_until_free(state: &Path, mount_point: &Path, limit: Duration) -> bool {
+pub fn wait_until_free(mounts: &PrivateDir, mount_point: &Path, limit: Duration) -> bool {
     let start = Instant::now();
     loop {
-        let Ok(file) = own::file(&lock_file(state, mount_point), For::Reading) else { return true };
+        let Ok(Some(file)) = mounts.read(&lock_name(mount_point)) else { return true };
         if file.try_lock_shared().is_ok() {
             return true;
         }
@@ -93,14 +83,30 @@ pub fn wait_until_free(state: &Path, mount_point: &Path, limit: Duration) -> boo
     }
 }
 
-fn lock_file(state: &Path, mount_point: &Path) -> PathBuf {
-    noted(state, mount_point, "lock")
+/// Where the locks and notes of mount points are, in the state directory; made if it is missing.
+///
+/// # Errors
+/// When it, or the state directory, is not this user's own or cannot be made.
+pub fn of_mounts(state: &StateDir) -> Result<Arc<PrivateDir>, Failure> {
+    Ok(Arc::new(state.private_or_made()?.below_or_made(MOUNTS)?))
 }
 
-/// A file in the state directory about one mount point.
-pub(super) fn noted(state: &Path, mount_point: &Path, what: &str) -> PathBuf {
-    let name = xxhash_rust::xxh3::xxh3_64(mount_point.as_os_str().as_bytes());
-    state.join("mounts").join(format!("{name:016x}.{what}"))
+/// As [`of_mounts`], without making anything; `None` where no daemon ever was.
+///
+/// # Errors
+/// As [`of_mounts`].
+pub fn existing_mounts(state: &StateDir) -> Result<Option<PrivateDir>, Failure> {
+    let Some(state) = state.private()? else { return Ok(None) };
+    Ok(state.below(MOUNTS)?)
+}
+
+/// The name of a mount point's files there, without what follows the dot.
+pub(super) fn stem(mount_point: &Path) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(mount_point.as_os_str().as_bytes()))
+}
+
+fn lock_name(mount_point: &Path) -> String {
+    format!("{}.lock", stem(mount_point))
 }
 
 #[cfg(test)]
@@ -112,28 +118,15 @@ mod tests {
     #[test]
     fn a_mount_point_has_one_daemon_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let state = dir.path();
-        let at = |mountpoint: &str| Running {
-            version: "0".into(),
-            pid: 1,
-            mountpoint: mountpoint.into(),
-            read_only: true,
-            allow_root: false,
-            show_all: false,
-            project: None,
-            stores: Vec::new(),
-        };
-        let (here, there) = (at("/mnt/a"), at("/mnt/b"));
-        let place = here.mountpoint.as_path();
-        assert!(wait_until_free(state, place, Duration::ZERO));
-        let claim = Claim::take(state, &here).unwrap().expect("free");
-        assert_eq!(running(state, place), Some(here.clone()));
-        assert!(Claim::take(state, &here).unwrap().is_none());
-        assert!(!wait_until_free(state, place, Duration::from_millis(20)));
-        assert!(Claim::take(state, &there).unwrap().is_some(), "another mount point is another claim");
+        let state = of_mounts(&StateDir::at(&dir.path().join("deep/state"))).unwrap();
+        let (here, there) = (Path::new("/mnt/a"), Path::new("/mnt/b"));
+        assert!(wait_until_free(&state, here, Duration::ZERO));
+        let claim = Claim::take(&state, here).unwrap().expect("free");
+        assert!(Claim::take(&state, here).unwrap().is_none());
+        assert!(!wait_until_free(&state, here, Duration::from_millis(20)));
+        assert!(Claim::take(&state, there).unwrap().is_some(), "another mount point is another claim");
         drop(claim);
-        assert!(wait_until_free(state, place, Duration::ZERO));
-        assert_eq!(running(state, place), None);
-        assert!(Claim::take(state, &here).unwrap().is_some());
+        assert!(wait_until_free(&state, here, Duration::ZERO));
+        assert!(Claim::take(&state, here).unwrap().is_some());
     }
 }

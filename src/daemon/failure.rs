@@ -46,7 +46,10 @@ pub enum Failure {
     NoFusermount,
     #[error("--allow-root needs the line `user_allow_other` in /etc/fuse.conf")]
     AllowRoot,
-    #[error("{} is mounted already, with other options: {differences}; `turnfs umount {}` comes first", .path.display(), .path.display())]
+    /// `differences`: clauses whose subject is the mount.
+    #[error(
+        "already mounted at {}, but with other options: {differences}; to change that, run `turnfs umount {}` first", .path.display(), .path.display()
+    )]
     OtherOptions { path: PathBuf, differences: String },
     #[error("no store to show: HOME is not set; set it, or name a store with --store AGENT=DIR")]
     NoStore,

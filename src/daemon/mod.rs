@@ -7,12 +7,14 @@ pub mod background;
 mod claim;
 mod detach;
 mod failure;
+mod log_file;
+mod made;
 mod mountpoint;
 mod news;
 mod readiness;
-mod running;
+pub mod running;
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::Mode;
 
 use crate::catalog::{Catalog, StoreOptions};
-use crate::cut::{self, StateDir};
+use crate::cut::{self, PrivateDir, StateDir};
 use crate::fs::{Fs, Options};
 use crate::fuse::{self, MountOptions};
 use crate::session::Refusal;
@@ -33,6 +35,8 @@ use crate::host::mountinfo::{self, Device};
 use claim::Claim;
 pub use detach::{Detached, fusermount};
 pub use failure::Failure;
+pub use log_file::{LogWriter, line as log_line};
+use made::Notes;
 pub use mountpoint::{Answer, ask, resolve};
 use mountpoint::{MountPoint, Spot};
 use news::News;
@@ -70,36 +74,37 @@ pub struct Request {
 }
 
 /// Mounts and serves until the mount is taken away or a signal asks to stop. Returns at once when the
-/// mount point is a turnfs mount already.
+/// mount point is a turnfs mount with these options already.
 ///
 /// # Errors
-/// Why there is no mount. Nothing was changed then.
+/// Why there is no mount, or that the one that is there has other options. No store was changed then.
 pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result<(), Failure> {
     check_prerequisites(&request)?;
     let path = resolve(&request.mountpoint)?;
     let project = request.project.as_deref().map(std::path::absolute).transpose();
     let project = project.map_err(|error| Failure::io("cannot find", Path::new("."), error))?;
     let state = StateDir::of(env)?;
-    state.prepare()?;
     let catalog = Arc::new(Catalog::new(env, &request.stores));
     check_stores(&catalog)?;
-    let asked = Running::of(&request, &catalog, project.as_deref(), &path);
-    let Some(claim) = claim(state.path(), &asked)? else {
-        return already_mounted(&state, &asked, report);
+    let running = Running::new(&request, project.as_deref(), &catalog, &state);
+    let mounts = claim::of_mounts(&state)?;
+    let Some(claim) = claim(&mounts, &path)? else {
+        return already_mounted(report, &path, &running);
     };
+    let notes = Notes::in_dir(mounts);
     let mut hidden: Vec<PathBuf> = catalog.stores().iter().map(|store| store.root.to_path_buf()).collect();
     hidden.push(state.path().to_owned());
-    let spot = match MountPoint::prepare(&path, &hidden, state.path())? {
+    let spot = match MountPoint::prepare(&path, &hidden, &notes)? {
         Spot::Free(spot) => spot,
-        Spot::AlreadyMounted => return already_mounted(&state, &asked, report),
+        Spot::AlreadyMounted => return already_mounted(report, &path, &running),
     };
-    report.start_log(state.path())?;
+    report.start_log(&state)?;
     // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
     rustix::process::chdir("/").map_err(|errno| Failure::io("cannot enter", Path::new("/"), errno.into()))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let mut said = BTreeSet::new();
-    recover(&state, &mut said);
-    now_and_then(state.clone(), said, matches!(report, Report::Starter));
+    let mut told = Told::default();
+    recover(&state, &mut told);
+    recover_now_and_then(state.clone(), told);
     let (sender, news) = std::sync::mpsc::channel();
     news::watch_signals(sender.clone())
         .map_err(|error| Failure::io("cannot catch signals in", &path, error))?;
@@ -109,6 +114,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
         read_only: request.read_only,
         show_all: request.show_all,
         mountpoint: path.clone(),
+        running: running.text(),
     };
     let fs = Arc::new(Fs::new(catalog.clone(), state, options));
     let how = MountOptions { allow_root: request.allow_root, read_only: request.read_only };
@@ -140,22 +146,26 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     Ok(())
 }
 
-/// The mount that was asked for is there, or another one is.
-fn already_mounted(state: &StateDir, asked: &Running, report: &mut Report) -> Result<(), Failure> {
-    let path = &asked.mountpoint;
-    // Of a daemon of an older version the options are not known.
-    let is = claim::running(state.path(), path);
-    let differences = is.map(|is| is.differences(asked)).unwrap_or_default();
-    if differences.is_empty() {
-        report.already_mounted(path);
-        return Ok(());
+/// Says that there is nothing to do, if the mount at `path` is what was asked for.
+fn already_mounted(report: &mut Report, path: &Path, wanted: &Running) -> Result<(), Failure> {
+    let differences = match Running::ask(path) {
+        Some(running) => running.differences(wanted),
+        // Of another version: only the kernel tells something.
+        None => {
+            let mounts = mountinfo::read().unwrap_or_default();
+            let read_only = mountinfo::top_at(&mounts, path).is_some_and(|mount| mount.read_only);
+            match (read_only, wanted.read_only) {
+                (true, false) => vec!["it has --read-only".into()],
+                (false, true) => vec!["it does not have --read-only".into()],
+                _ => Vec::new(),
+            }
+        }
+    };
+    if !differences.is_empty() {
+        return Err(Failure::OtherOptions { path: path.into(), differences: differences.join("; ") });
     }
-    Err(Failure::OtherOptions { path: path.clone(), differences: differences.join("; ") })
-}
-
-/// What the daemon of the mount at `path` was started with, if that is known.
-pub fn running(state: &Path, path: &Path) -> Option<Running> {
-    claim::running(state, path)
+    report.already_mounted(path);
+    Ok(())
 }
 
 /// Makes the kernel forget what changes outside, as soon as it does.
@@ -198,25 +208,33 @@ fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device, fs: &Fs)
     let _ = news.recv_timeout(ANSWER_LIMIT);
 }
 
-/// Takes away the turnfs mount at `path`, alive or dead, and waits until its daemon has gone.
+/// Takes away the turnfs mount at `path`, alive or dead, waits until its daemon has gone, and removes the mount
+/// point if turnfs made it.
 ///
 /// # Errors
 /// When there is no turnfs mount, or it cannot be taken away.
-pub fn umount(state: Option<&Path>, path: &Path) -> Result<Detached, Failure> {
+pub fn umount(state: Option<&StateDir>, path: &Path) -> Result<Detached, Failure> {
     let path = resolve(path)?;
+    // A state directory that cannot be used must not keep a mount.
+    let locks = state.and_then(|state| claim::existing_mounts(state).ok().flatten()).map(Arc::new);
+    let notes = locks.clone().map(Notes::in_dir);
     let mounts = mountinfo::read()
         .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
     let Some(top) = mountinfo::top_at(&mounts, &path) else {
-        return Err(Failure::NotMounted { path });
+        // Somebody else took a dead mount away, or the machine was restarted.
+        return match notes.is_some_and(|notes| notes.remove_directory(&path)) {
+            true => Ok(Detached::GoneAlready),
+            false => Err(Failure::NotMounted { path }),
+        };
     };
     if !top.is_turnfs() {
         return Err(Failure::NotOurs { path, fs_type: top.fs_type.clone() });
     }
     let how = detach::detach(&path, top.device)?;
-    if let Some(state) = state {
-        match claim::wait_until_free(state, &path, UMOUNT_LIMIT) {
-            // A daemon that was killed leaves the directory that it made.
-            true => mountpoint::remove_made(state, &path),
+    if let (Some(locks), Some(notes)) = (locks, notes) {
+        match claim::wait_until_free(&locks, &path, UMOUNT_LIMIT) {
+            // A daemon that ends by itself has removed it already.
+            true => drop(notes.remove_directory(&path)),
             false => log::warn!("the daemon of {} has not ended yet", path.display()),
         }
     }
@@ -224,11 +242,10 @@ pub fn umount(state: Option<&Path>, path: &Path) -> Result<Detached, Failure> {
 }
 
 /// Claims the mount point; `None` when a daemon has it whose mount answers.
-fn claim(state: &Path, asked: &Running) -> Result<Option<Claim>, Failure> {
-    let path = asked.mountpoint.as_path();
+fn claim(locks: &Arc<PrivateDir>, path: &Path) -> Result<Option<Claim>, Failure> {
     let start = Instant::now();
     loop {
-        if let Some(claim) = Claim::take(state, asked)? {
+        if let Some(claim) = Claim::take(locks, path)? {
             return Ok(Some(claim));
         }
         let mounts = mountinfo::read().unwrap_or_default();
@@ -290,32 +307,33 @@ fn check_stores(catalog: &Catalog) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Finishes or rolls back what a crash left half done, and logs it. `said`: what the last look found; what is still
-/// so is not logged again.
-fn recover(state: &StateDir, said: &mut BTreeSet<String>) {
-    let found: BTreeSet<String> = match cut::recover(state) {
-        Ok(sentences) => sentences.into_iter().collect(),
-        Err(refusal) => {
-            BTreeSet::from([format!("could not look for cuts that a crash left half done: {refusal}")])
-        }
-    };
-    for sentence in found.difference(said) {
-        log::warn!("{sentence}");
-    }
-    *said = found;
+/// Puts in order what a crash left half done, and says so.
+fn recover(state: &StateDir, told: &mut Told) {
+    told.tell(match cut::recover(state) {
+        Ok(sentences) => sentences,
+        Err(refusal) => vec![format!("could not look for cuts that a crash left half done: {refusal}")],
+    });
 }
 
-/// A command that crashes while this mount lives must not leave half a cut to be shown as a session, and the log
-/// must not grow for ever.
-fn now_and_then(state: StateDir, mut said: BTreeSet<String>, has_log: bool) {
+/// What the last look found: what stays as it is, is said once.
+#[derive(Default)]
+struct Told(HashSet<String>);
+
+impl Told {
+    fn tell(&mut self, sentences: Vec<String>) {
+        let new = |sentence: &&String| !self.0.contains(*sentence);
+        sentences.iter().filter(new).for_each(|sentence| log::warn!("{sentence}"));
+        self.0 = sentences.into_iter().collect();
+    }
+}
+
+/// A command that crashes while this mount lives must not leave half a cut to be shown as a session.
+fn recover_now_and_then(state: StateDir, mut told: Told) {
     const EVERY: Duration = Duration::from_secs(2);
     let look = move || {
         loop {
             std::thread::sleep(EVERY);
-            recover(&state, &mut said);
-            if has_log {
-                readiness::rotate_log(state.path());
-            }
+            recover(&state, &mut told);
         }
     };
     if let Err(error) = std::thread::Builder::new().name("recover".into()).spawn(look) {

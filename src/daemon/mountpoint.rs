@@ -1,19 +1,18 @@
 //! A mount point that can be used: the type cannot exist unless every check has passed.
 
 use std::fs::DirBuilder;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt as _};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::claim::noted;
 use super::detach::{self, Detached};
 use super::failure::Failure;
+use super::made::Notes;
 use crate::host::mountinfo::{self, MountEntry};
-use crate::host::own::{self, For};
 
 /// How long a mount may take to answer before it counts as silent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -21,13 +20,13 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Symbolic links followed in the last component before we give up.
 const LINKS: u32 = 16;
 
-/// An empty directory, not in a store, with nothing mounted on it. If we made it, it goes when this is
-/// dropped (which fails harmlessly while something is mounted there or lies in it).
+/// An empty directory, not in a store, with nothing mounted on it. If turnfs made it (this daemon, or an earlier
+/// one that was killed), it goes when this is dropped (which fails harmlessly while something is mounted there
+/// or lies in it).
 #[derive(Debug)]
 pub struct MountPoint {
     path: PathBuf,
-    /// Where it is noted that we made it.
-    made: Option<PathBuf>,
+    made: Option<Notes>,
 }
 
 /// What stands at a place where we are asked to mount.
@@ -52,12 +51,12 @@ pub enum Answer {
 
 impl MountPoint {
     /// Checks (and if missing makes) the directory at `path`, which [`resolve`] gave. `stores` are the
-    /// places that must not be hidden and must not be mounted in. A dead mount of ours is cleared. `state`: turnfs's
-    /// state directory, where it is noted that we made the directory, so that it goes even if we are killed.
+    /// places that must not be hidden and must not be mounted in. A dead mount of ours is cleared. `notes` tell
+    /// what earlier daemons made.
     ///
     /// # Errors
     /// Why nothing can be mounted there. Nothing was made then.
-    pub fn prepare(path: &Path, stores: &[PathBuf], state: &Path) -> Result<Spot, Failure> {
+    pub fn prepare(path: &Path, stores: &[PathBuf], notes: &Notes) -> Result<Spot, Failure> {
         let mounts = mountinfo::read()
             .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
         if let Some(top) = mountinfo::top_at(&mounts, path) {
@@ -81,12 +80,11 @@ impl MountPoint {
                 }
             }
         }
-        let note = noted(state, path, "made");
         let made = make_or_check(path)?;
         if made {
-            note_made(&note, path);
+            notes.put(path);
         }
-        let made = (made || is_noted(&note, path)).then_some(note);
+        let made = (made || notes.has(path)).then(|| notes.clone());
         Ok(Spot::Free(MountPoint { path: path.into(), made }))
     }
 
@@ -97,51 +95,12 @@ impl MountPoint {
 
 impl Drop for MountPoint {
     fn drop(&mut self) {
-        if let Some(note) = &self.made {
-            remove(note, &self.path);
+        if let Some(notes) = &self.made {
+            // Not empty or still busy: then it is not ours to remove.
+            let _ = std::fs::remove_dir(&self.path);
+            notes.remove(&self.path);
         }
     }
-}
-
-/// Removes the directory of a mount that has gone, if a daemon of ours made it.
-pub(super) fn remove_made(state: &Path, path: &Path) {
-    let note = noted(state, path, "made");
-    if is_noted(&note, path) {
-        remove(&note, path);
-    }
-}
-
-fn remove(note: &Path, path: &Path) {
-    // Not empty or still busy: then it is not ours to remove.
-    if std::fs::remove_dir(path).is_ok() {
-        let _ = std::fs::remove_file(note);
-    }
-}
-
-/// Device and inode of a directory, as they are noted.
-fn identity(path: &Path) -> io::Result<String> {
-    let found = std::fs::symlink_metadata(path)?;
-    Ok(format!("{} {}\n", found.dev(), found.ino()))
-}
-
-/// Without the note the directory stays if we are killed; nothing else depends on it.
-fn note_made(note: &Path, path: &Path) {
-    let written = || -> io::Result<()> {
-        let text = identity(path)?;
-        own::directory(note.parent().unwrap_or(note))?;
-        let mut file = own::file(note, For::Writing)?;
-        file.set_len(0)?;
-        file.write_all(text.as_bytes())
-    };
-    if let Err(error) = written() {
-        log::warn!("cannot note in {} that {} was made: {error}", note.display(), path.display());
-    }
-}
-
-fn is_noted(note: &Path, path: &Path) -> bool {
-    let mut text = String::new();
-    let read = own::file(note, For::Reading).and_then(|file| file.take(100).read_to_string(&mut text));
-    read.is_ok() && identity(path).is_ok_and(|identity| identity == text)
 }
 
 /// Whether we made the directory.
@@ -168,7 +127,9 @@ fn state_of(mount: &MountEntry) -> Result<Answer, Failure> {
     if !mount.is_turnfs() {
         return Err(Failure::Foreign { path, fs_type: mount.fs_type.clone() });
     }
-    match ask(&path) {
+    // With --allow-root, another user's mount answers root, too.
+    let ours = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
+    match if ours { ask(&path) } else { Answer::NotForUs } {
         answer @ (Answer::Alive | Answer::Dead) => Ok(answer),
         Answer::NotForUs => Err(Failure::OtherUser { path, user: mount.user.unwrap_or_default() }),
         Answer::Silent => Err(Failure::Silent { path }),
@@ -236,13 +197,14 @@ mod tests {
         (dir, path)
     }
 
-    /// Beside everything that is looked at, and never made.
-    fn state(path: &Path) -> PathBuf {
-        path.join("no state directory")
+    fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
+        let state = tempfile::tempdir().unwrap();
+        let mounts = super::super::claim::of_mounts(&crate::cut::StateDir::at(state.path())).unwrap();
+        MountPoint::prepare(path, stores, &Notes::in_dir(mounts))
     }
 
     fn refusal(path: &Path, stores: &[PathBuf]) -> String {
-        MountPoint::prepare(path, stores, &state(path)).unwrap_err().to_string()
+        prepare(path, stores).unwrap_err().to_string()
     }
 
     #[test]
@@ -260,16 +222,10 @@ mod tests {
         assert!(refusal(&base, &[]).contains("is not empty"));
         assert!(refusal(&base.join("file/x"), &[]).contains("cannot look at"));
         assert!(refusal(Path::new("/proc"), &[]).contains("another file system (proc)"));
-        assert!(matches!(
-            MountPoint::prepare(&base.join("empty"), &stores, &state(&base)).unwrap(),
-            Spot::Free(_)
-        ));
+        assert!(matches!(prepare(&base.join("empty"), &stores).unwrap(), Spot::Free(_)));
         assert!(base.join("empty").exists(), "a directory that was there stays");
         // A name that only begins like the store's is outside.
-        assert!(matches!(
-            MountPoint::prepare(&base.join("store2"), &stores, &state(&base)).unwrap(),
-            Spot::Free(_)
-        ));
+        assert!(matches!(prepare(&base.join("store2"), &stores).unwrap(), Spot::Free(_)));
     }
 
     #[test]
@@ -285,30 +241,10 @@ mod tests {
     fn a_missing_directory_is_made_for_the_owner_only_and_removed_again() {
         let (_guard, base) = directory();
         let path = base.join("mnt");
-        let (_state_guard, state) = directory();
-        let free = || match MountPoint::prepare(&path, &[], &state).unwrap() {
-            Spot::Free(spot) => spot,
-            Spot::AlreadyMounted => panic!("nothing is mounted"),
-        };
-        let spot = free();
+        let Spot::Free(spot) = prepare(&path, &[]).unwrap() else { panic!("nothing is mounted") };
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
         drop(spot);
         assert!(!path.exists());
-        // As a daemon that is killed leaves it.
-        std::mem::forget(free());
-        drop(free());
-        assert!(!path.exists(), "the next daemon removes it");
-        std::mem::forget(free());
-        remove_made(&state, &path);
-        assert!(!path.exists(), "umount removes it");
-        std::mem::forget(free());
-        // Another directory takes its place.
-        std::fs::create_dir(base.join("other")).unwrap();
-        std::fs::remove_dir(&path).unwrap();
-        std::fs::rename(base.join("other"), &path).unwrap();
-        remove_made(&state, &path);
-        drop(free());
-        assert!(path.exists(), "a directory that somebody else made stays");
     }
 
     #[test]

@@ -5,13 +5,11 @@ use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::failure::Failure;
-use crate::host::own::{self, For};
-
-/// A log larger than this, bytes, is put aside (`turnfs.log.old`); only the last such one is kept.
-const LARGEST_LOG: u64 = 1 << 20;
+use super::log_file;
+use crate::cut::StateDir;
 
 /// To whom a daemon reports.
 #[derive(Debug)]
@@ -27,17 +25,11 @@ pub(super) const READY: &str = "ready";
 pub(super) const ALREADY: &str = "already";
 pub(super) const FAILED: &str = "failed";
 
-/// Where a background daemon logs.
-pub fn log_file(state: &Path) -> PathBuf {
-    state.join("turnfs.log")
-}
-
 impl Report {
     /// From here on messages go to the log.
-    pub(super) fn start_log(&self, state: &Path) -> Result<(), Failure> {
+    pub(super) fn start_log(&self, state: &StateDir) -> Result<(), Failure> {
         if let Report::Starter = self {
-            let path = log_file(state);
-            open_log(&path).map_err(|error| Failure::io("cannot write", &path, error))?;
+            log_file::begin(state.private_or_made()?)?;
         }
         Ok(())
     }
@@ -73,29 +65,6 @@ impl Report {
             }
         }
     }
-}
-
-/// Puts the log aside if it has become too large, and goes on in a new one.
-pub(super) fn rotate_log(state: &Path) {
-    let path = log_file(state);
-    if is_too_large(&path)
-        && let Err(error) = open_log(&path)
-    {
-        log::warn!("cannot begin a new log {}: {error}", path.display());
-    }
-}
-
-fn is_too_large(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.len() > LARGEST_LOG)
-}
-
-fn open_log(path: &Path) -> io::Result<()> {
-    if is_too_large(path) {
-        std::fs::rename(path, path.with_extension("log.old"))?;
-    }
-    let log = own::file(path, For::Appending)?;
-    rustix::stdio::dup2_stderr(log)?;
-    Ok(())
 }
 
 /// Tells systemd, if it started us (`Type=notify`; the protocol is sd_notify(3)).

@@ -1,127 +1,262 @@
-//! What a running mount was started with, so that another `turnfs mount` at its place can tell whether it is what
-//! was asked for.
+//! The options of a mount that runs: it shows them itself (`.turnfs/options.json`), so that whoever asks for other
+//! ones at the same place, or in another environment, can be told.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::Request;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, StoreOptions};
+use crate::cut::StateDir;
+use crate::host;
+use crate::render;
+use crate::session::AgentKind;
 
-/// The options of a mount, as they stand in its lock file.
+/// Where a mount shows its options, relative to its root.
+pub const PLACE: &str = ".turnfs/options.json";
+/// Longest such file, bytes.
+const LONGEST: u64 = 256 * 1024;
+
+/// What a mount was made with. Paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
+    /// turnfs's own.
     pub version: String,
     pub pid: u32,
-    pub mountpoint: PathBuf,
     pub read_only: bool,
     pub allow_root: bool,
     pub show_all: bool,
-    pub project: Option<PathBuf>,
-    /// Agent and place, in the order of the agents.
-    pub stores: Vec<(String, PathBuf)>,
+    pub project: Option<Bytes>,
+    pub stores: Vec<RunningStore>,
+    pub state: Bytes,
+}
+
+/// A store that a mount shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningStore {
+    pub agent: String,
+    pub root: Bytes,
+    /// By --store, not by the environment.
+    pub named: bool,
+}
+
+/// A path; as text where it is text, else its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Bytes {
+    Text(String),
+    Raw(Vec<u8>),
+}
+
+impl From<&Path> for Bytes {
+    fn from(path: &Path) -> Bytes {
+        use std::os::unix::ffi::OsStrExt as _;
+        match path.to_str() {
+            Some(text) => Bytes::Text(text.to_owned()),
+            None => Bytes::Raw(path.as_os_str().as_bytes().to_vec()),
+        }
+    }
+}
+
+impl Bytes {
+    pub fn path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt as _;
+        match self {
+            Bytes::Text(text) => text.into(),
+            Bytes::Raw(bytes) => std::ffi::OsString::from_vec(bytes.clone()).into(),
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.path().display().to_string()
+    }
 }
 
 impl Running {
-    pub fn of(request: &Request, catalog: &Catalog, project: Option<&Path>, mountpoint: &Path) -> Running {
-        let stores = catalog.stores().iter();
+    pub(super) fn new(
+        request: &Request,
+        project: Option<&Path>,
+        catalog: &Catalog,
+        state: &StateDir,
+    ) -> Running {
         Running {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            mountpoint: mountpoint.to_owned(),
             read_only: request.read_only,
             allow_root: request.allow_root,
             show_all: request.show_all,
-            project: project.map(Path::to_owned),
-            stores: stores
-                .map(|store| (store.agent.kind().name().into(), store.root.to_path_buf()))
-                .collect(),
+            project: project.map(Bytes::from),
+            stores: stores(catalog, &request.stores),
+            state: state.path().into(),
         }
     }
 
-    /// How this mount differs from the one that was asked for, one sentence each.
-    pub fn differences(&self, asked: &Running) -> Vec<String> {
-        let mut differences = Vec::new();
-        let yes_or_no = |yes: bool| if yes { "on" } else { "off" };
-        let flags = [
-            ("--read-only", self.read_only, asked.read_only),
-            ("--allow-root", self.allow_root, asked.allow_root),
-            ("--show-all", self.show_all, asked.show_all),
-        ];
-        for (name, is, wanted) in flags {
-            if is != wanted {
-                differences.push(format!("{name} is {}", yes_or_no(is)));
-            }
-        }
-        if self.project != asked.project {
-            differences.push(match &self.project {
-                Some(project) => format!("it shows only the project {}", project.display()),
-                None => "it shows all projects".into(),
-            });
-        }
-        differences.extend(self.other_stores(&asked.stores));
-        differences
+    /// As the mount shows it.
+    pub(super) fn text(&self) -> String {
+        // Strings and numbers always serialise.
+        serde_json::to_string_pretty(self)
+            .map(|text| render::escaped_json(&text).into_owned() + "\n")
+            .unwrap_or_default()
     }
 
-    /// Where its stores are not the ones that were asked for.
-    pub fn other_stores(&self, asked: &[(String, PathBuf)]) -> Vec<String> {
-        let place = |stores: &[(String, PathBuf)], agent: &str| {
-            stores.iter().find(|(name, _)| name == agent).map(|(_, place)| place.clone())
-        };
-        let mut agents: Vec<&String> = self.stores.iter().chain(asked).map(|(agent, _)| agent).collect();
-        agents.sort();
-        agents.dedup();
-        let mut differences = Vec::new();
-        for agent in agents {
-            match (place(&self.stores, agent), place(asked, agent)) {
-                (Some(is), Some(wanted)) if is != wanted => {
-                    differences.push(format!("{agent} is {}, not {}", is.display(), wanted.display()));
-                }
-                (Some(_), None) => differences.push(format!("it shows {agent}, too")),
-                (None, Some(_)) => differences.push(format!("it does not show {agent}")),
+    /// The options of the mount at `mount`; `None` if it does not say, or not within [`host::PATIENCE`] (a mount of
+    /// another version).
+    pub fn ask(mount: &Path) -> Option<Running> {
+        let place = mount.join(PLACE);
+        let text = host::within(host::PATIENCE, move || {
+            let mut text = Vec::new();
+            File::open(place).ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
+            Some(text)
+        });
+        serde_json::from_slice(&text??).ok()
+    }
+
+    /// What this mount has otherwise than `wanted`, one clause each.
+    pub fn differences(&self, wanted: &Running) -> Vec<String> {
+        let mut found = Vec::new();
+        for (option, is, wanted) in [
+            ("--read-only", self.read_only, wanted.read_only),
+            ("--allow-root", self.allow_root, wanted.allow_root),
+            ("--show-all", self.show_all, wanted.show_all),
+        ] {
+            match (is, wanted) {
+                (true, false) => found.push(format!("it has {option}")),
+                (false, true) => found.push(format!("it does not have {option}")),
                 _ => {}
             }
         }
-        differences
+        match (&self.project, &wanted.project) {
+            (None, None) => {}
+            (Some(is), Some(wanted)) if same_place(is, wanted) => {}
+            (Some(is), _) => found.push(format!("it shows the project {} only", is.shown())),
+            (None, Some(_)) => found.push("it shows all projects".into()),
+        }
+        found.extend(self.store_differences(&wanted.stores).into_iter().map(|found| found.what));
+        if !same_place(&self.state, &wanted.state) {
+            found.push(format!(
+                "it keeps its backups in {}, not in {}",
+                self.state.shown(),
+                wanted.state.shown()
+            ));
+        }
+        found
     }
+
+    /// For which agents this mount shows other stores than `wanted`.
+    pub fn store_differences(&self, wanted: &[RunningStore]) -> Vec<StoreDifference> {
+        let mut found = Vec::new();
+        for kind in AgentKind::ALL {
+            let of = |stores: &[RunningStore]| -> Vec<RunningStore> {
+                stores.iter().filter(|store| store.agent == kind.name()).cloned().collect()
+            };
+            let (is, wanted) = (of(&self.stores), of(wanted));
+            let within = |a: &[RunningStore], b: &[RunningStore]| {
+                a.iter().all(|a| b.iter().any(|b| same_place(&a.root, &b.root)))
+            };
+            if within(&is, &wanted) && within(&wanted, &is) {
+                continue;
+            }
+            let list = |stores: &[RunningStore]| {
+                let all: Vec<String> = stores.iter().map(|store| store.root.shown()).collect();
+                if all.is_empty() { "nothing".into() } else { all.join(" and ") }
+            };
+            found.push(StoreDifference {
+                on_purpose: is.is_empty() || is.iter().any(|store| store.named),
+                what: format!("of {kind} it shows {}, and {} is asked for", list(&is), list(&wanted)),
+            });
+        }
+        found
+    }
+}
+
+/// An agent of which a mount shows other stores than were expected.
+#[derive(Debug)]
+pub struct StoreDifference {
+    /// A clause.
+    pub what: String,
+    /// The mount was told so by --store or --agents.
+    pub on_purpose: bool,
+}
+
+/// The stores that a catalog made with `options` has.
+pub fn stores(catalog: &Catalog, options: &StoreOptions) -> Vec<RunningStore> {
+    let each = catalog.stores().iter().map(|store| {
+        let agent = store.agent.kind();
+        RunningStore {
+            agent: agent.name().into(),
+            root: (&*store.root).into(),
+            named: options.places.iter().any(|(of, _)| *of == agent),
+        }
+    });
+    each.collect()
+}
+
+/// Whether two paths are one place, under whatever spelling.
+fn same_place(a: &Bytes, b: &Bytes) -> bool {
+    let resolved = |path: PathBuf| {
+        let asked = path.clone();
+        host::within(host::PATIENCE, move || asked.canonicalize().ok()).flatten().unwrap_or(path)
+    };
+    a == b || resolved(a.path()) == resolved(b.path())
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
     use super::*;
 
     fn running() -> Running {
+        let codex = RunningStore { agent: "codex".into(), root: Path::new("/a/.codex").into(), named: false };
         Running {
-            version: "0.1.0".into(),
-            pid: 1,
-            mountpoint: "/m".into(),
+            version: "1".into(),
+            pid: 7,
             read_only: false,
             allow_root: false,
             show_all: false,
             project: None,
-            stores: vec![("codex".into(), "/a".into()), ("openmax".into(), "/o".into())],
+            stores: vec![codex],
+            state: Path::new("/a/state").into(),
         }
     }
 
     #[test]
-    fn every_option_that_differs_is_named() {
+    fn every_option_that_differs_is_named_and_no_other() {
         let is = running();
-        assert_eq!(is.differences(&Running { pid: 2, ..running() }), Vec::<String>::new());
-        let asked = Running {
-            read_only: true,
-            project: Some("/p".into()),
-            stores: vec![("codex".into(), "/b".into()), ("kimi-cli".into(), "/k".into())],
-            ..running()
+        let with = |change: fn(&mut Running)| {
+            let mut other = running();
+            change(&mut other);
+            is.differences(&other).join("; ")
         };
-        assert_eq!(
-            is.differences(&asked),
-            [
-                "--read-only is off",
-                "it shows all projects",
-                "codex is /a, not /b",
-                "it does not show kimi-cli",
-                "it shows openmax, too",
-            ]
-        );
+        assert_eq!(with(|other| (other.version, other.pid) = ("2".into(), 8)), "");
+        type Change = fn(&mut Running);
+        let table: [(Change, &str); 7] = [
+            (|other| other.read_only = true, "it does not have --read-only"),
+            (|other| other.allow_root = true, "it does not have --allow-root"),
+            (|other| other.show_all = true, "it does not have --show-all"),
+            (|other| other.project = Some(Path::new("/p").into()), "it shows all projects"),
+            (
+                |other| other.stores[0].root = Path::new("/b/.codex").into(),
+                "of codex it shows /a/.codex, and /b/.codex is asked for",
+            ),
+            (|other| other.stores.clear(), "of codex it shows /a/.codex, and nothing is asked for"),
+            (|other| other.state = Path::new("/b").into(), "it keeps its backups in /a/state, not in /b"),
+        ];
+        for (change, expected) in table {
+            assert_eq!(with(change), expected);
+        }
+        let mut read_only = running();
+        read_only.read_only = true;
+        assert_eq!(read_only.differences(&running()), ["it has --read-only"]);
+    }
+
+    #[test]
+    fn paths_that_are_no_text_survive() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let mut odd = running();
+        odd.project = Some(Path::new(std::ffi::OsStr::from_bytes(b"/a\xff")).into());
+        assert_eq!(serde_json::from_str::<Running>(&odd.text()).unwrap(), odd);
     }
 }

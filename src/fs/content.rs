@@ -265,6 +265,9 @@ impl Fs {
         Ok(Text::of(match node {
             Node::Dot(Dot::Version) => super::text::version(),
             Node::Dot(Dot::Readme) => super::text::README.to_owned(),
+            Node::Dot(Dot::Options) => self.options.running.clone(),
+            Node::Dot(Dot::GitIgnore) => super::text::GITIGNORE.to_owned(),
+            Node::Dot(Dot::Ignore) => super::text::IGNORE.to_owned(),
             Node::Dot(Dot::Metrics) => super::metrics::text(self),
             Node::Dot(Dot::Status) => self.summary()?,
             _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),

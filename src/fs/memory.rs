@@ -96,7 +96,7 @@ impl Memory {
         if errors.len() == MOST_ERRORS {
             errors.pop_front();
         }
-        errors.push_back((Timestamp::now(), sentence));
+        errors.push_back((crate::session::now(), sentence));
     }
 
     /// The last errors, oldest first.

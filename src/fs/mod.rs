@@ -64,6 +64,8 @@ pub struct Options {
     pub read_only: bool,
     /// List `prompts/`, `records/`, `raw/` and `context.md` too.
     pub show_all: bool,
+    /// What `.turnfs/options.json` says.
+    pub running: String,
     /// Where the mount is; nothing below it is ever looked at through the host.
     pub mountpoint: PathBuf,
 }
@@ -130,7 +132,7 @@ impl Fs {
             handles: Handles::default(),
             memory: memory::Memory::default(),
             texts: texts::Texts::new(),
-            started: Timestamp::now(),
+            started: crate::session::now(),
             summary_size: AtomicU64::new(0),
             notices_waiting: Arc::default(),
             commands: RwLock::new(()),
@@ -150,6 +152,12 @@ impl Fs {
         self.memory.note_error(format!("{}: {refusal}", op.name()));
     }
 
+    /// Forgets what is remembered of the stores: a panic in a request may have left it half written.
+    pub fn forget_all(&self) {
+        self.catalog.forget_all();
+        self.texts.forget();
+    }
+
     /// What every request that would change something is answered.
     pub fn refusal(&self) -> Refusal {
         if self.options.read_only { Refusal::ReadOnlyMount } else { Refusal::NotPermitted }
@@ -165,12 +173,6 @@ impl Fs {
         let facts = self.facts(&node)?;
         let ino = self.inodes.remember(&node, parent, name);
         Ok(self.attr(ino, &node, facts, heard))
-    }
-
-    /// Forgets every history and text that is in memory.
-    pub fn forget_what_was_read(&self) {
-        self.catalog.forget_all();
-        self.texts.clear();
     }
 
     /// The kernel forgot that many answers about a node.
@@ -473,6 +475,9 @@ impl Fs {
         let text = match dot {
             Dot::Version => text::version(),
             Dot::Readme => text::README.to_owned(),
+            Dot::Options => self.options.running.clone(),
+            Dot::GitIgnore => text::GITIGNORE.to_owned(),
+            Dot::Ignore => text::IGNORE.to_owned(),
             Dot::Metrics => metrics::text(self),
             Dot::Status => return self.summary_size.load(Ordering::Relaxed),
             Dot::Dir | Dot::Unplaced => return 0,

@@ -121,6 +121,12 @@ pub(super) enum Dot {
     Status,
     Metrics,
     Readme,
+    /// With which options this mount was made; not listed.
+    Options,
+    /// In the root, not listed: keeps git out of the mount.
+    GitIgnore,
+    /// In the root, not listed: keeps what goes by `.gitignore` and is not git (ripgrep, fd) in.
+    Ignore,
     Unplaced,
 }
 
@@ -138,6 +144,7 @@ impl Node {
             Node::Root | Node::Host(_) | Node::Dot(Dot::Dir | Dot::Unplaced) => Kind::Directory,
             Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => Kind::Symlink,
             Node::Dot(Dot::Version | Dot::Status | Dot::Metrics | Dot::Readme) => Kind::File,
+            Node::Dot(Dot::Options | Dot::GitIgnore | Dot::Ignore) => Kind::File,
             Node::Session(_, part) => match part {
                 Part::Dir
                 | Part::Turns
@@ -187,7 +194,7 @@ impl Node {
                 None => Node::Root,
             },
             Node::Latest(shelf, _) | Node::Alias(shelf, ..) => shelf.directory(),
-            Node::Dot(Dot::Dir) => Node::Root,
+            Node::Dot(Dot::Dir | Dot::GitIgnore | Dot::Ignore) => Node::Root,
             Node::Dot(_) => Node::Dot(Dot::Dir),
             Node::Session(session, part) => {
                 let within = |part| Node::Session(session.clone(), part);
@@ -322,6 +329,9 @@ impl Dot {
     /// The files, as listed.
     pub const FILES: [Dot; 4] = [Dot::Version, Dot::Status, Dot::Metrics, Dot::Readme];
 
+    /// What the root has besides, unless something of the host has the name.
+    pub const OF_ROOT: [Dot; 2] = [Dot::GitIgnore, Dot::Ignore];
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -330,6 +340,9 @@ impl Dot {
             Dot::Status => "status",
             Dot::Metrics => "metrics",
             Dot::Readme => "README.md",
+            Dot::Options => "options.json",
+            Dot::GitIgnore => ".gitignore",
+            Dot::Ignore => ".ignore",
             Dot::Unplaced => "unplaced",
         }
     }

@@ -174,7 +174,7 @@ mod tests {
         std::fs::write(base.join("file"), "").unwrap();
         std::os::unix::fs::symlink("app", base.join("link")).unwrap();
         std::os::unix::fs::symlink("nowhere", base.join("dangling")).unwrap();
-        let now = Timestamp::now();
+        let now = crate::session::now();
         let hour = jiff::SignedDuration::from_hours(1);
         let of = |name: &str, updated| ProjectState::of(states.ask(&base.join(name)), updated);
         assert_eq!(of("app", now.saturating_add(hour).unwrap()), ProjectState::Present);

@@ -56,7 +56,9 @@ impl Fs {
             return Lasting::NOT;
         }
         let lasting = match node {
-            Node::Dot(Dot::Dir | Dot::Version | Dot::Readme) => Lasting::both(LASTING),
+            Node::Dot(
+                Dot::Dir | Dot::Version | Dot::Readme | Dot::Options | Dot::GitIgnore | Dot::Ignore,
+            ) => Lasting::both(LASTING),
             Node::Dot(Dot::Status | Dot::Metrics) => Lasting { entry: LASTING, attributes: Duration::ZERO },
             // Whoever looks at the root of a mount whose daemon is dead must be told so.
             Node::Root => Lasting::NOT,

@@ -35,13 +35,22 @@ is a directory:
                         a new session of the turns up to K as they were before that undo
     salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them
 
-By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id.
+By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id;
+.turnfs/options.json: how this mount was made; .gitignore and .ignore at the top: git keeps out, ripgrep does not.
 `latest` leads to the newest session.
 
     echo 3 > latest/undo        echo last > latest/redo        echo 3 > latest/fork; cat latest/fork
 
 Nothing else here can be written, removed or renamed. `.turnfs/status` tells which sessions are not sound.
 ";
+
+/// In a work tree, git shall take nothing of a mount into an index, a stash or a commit.
+pub(super) const GITIGNORE: &str = "# What turnfs shows does not belong into a repository.\n*\n";
+
+/// ripgrep, fd and their kind go by `.gitignore` in a work tree, too; this counts more there (and only there). Names
+/// that begin with a dot stay hidden.
+pub(super) const IGNORE: &str =
+    "# For ripgrep, fd and the like: search here although .gitignore keeps git out.\n![!.]*\n";
 
 pub(super) fn version() -> String {
     format!("turnfs {}\n", env!("CARGO_PKG_VERSION"))

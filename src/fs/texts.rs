@@ -67,6 +67,10 @@ impl Texts {
         Texts { kept: Mutex::default(), most, longest }
     }
 
+    pub fn forget(&self) {
+        *self.kept.lock() = Kept::default();
+    }
+
     pub fn text(&self, key: &TextKey) -> Option<Arc<Vec<u8>>> {
         self.kept.lock().used(key)?.text.clone()
     }
@@ -90,11 +94,6 @@ impl Texts {
         {
             kept.cost -= oldest.cost();
         }
-    }
-
-    /// Forgets all of them.
-    pub fn clear(&self) {
-        *self.kept.lock() = Kept::default();
     }
 
     /// What is remembered costs so much, bytes.

@@ -68,11 +68,20 @@ impl Fs {
     pub(super) fn child(&self, parent: &Node, name: &OsStr) -> Result<Node> {
         match parent {
             Node::Root if name == Dot::Dir.name() => Ok(Node::Dot(Dot::Dir)),
-            Node::Root if self.projects.is_some() => self.on_shelf(&Shelf::Given, name),
-            Node::Root => self.in_host_directory(Path::new("/"), name),
+            Node::Root => {
+                let found = match self.projects {
+                    Some(_) => self.on_shelf(&Shelf::Given, name),
+                    None => self.in_host_directory(Path::new("/"), name),
+                };
+                let own = || Dot::OF_ROOT.into_iter().find(|dot| name == dot.name()).map(Node::Dot);
+                match found {
+                    Err(Refusal::NotFound { .. }) => own().map_or(found, Ok),
+                    found => found,
+                }
+            }
             Node::Host(path) => self.in_host_directory(path, name),
             Node::Dot(Dot::Dir) => {
-                let mut known = Dot::FILES.into_iter().chain([Dot::Unplaced]);
+                let mut known = Dot::FILES.into_iter().chain([Dot::Options, Dot::Unplaced]);
                 known.find(|dot| name == dot.name()).map(Node::Dot).ok_or_else(|| absent(name))
             }
             Node::Dot(Dot::Unplaced) => self.on_shelf(&Shelf::Unplaced, name),
@@ -85,19 +94,19 @@ impl Fs {
     pub(super) fn entries(&self, node: &Node) -> Result<Entries> {
         match node {
             Node::Root if self.projects.is_some() => {
-                let listing = self.catalog.listing()?;
+                let listing = self.catalog.listing();
                 let mut entries = vec![(Dot::Dir.name().into(), Node::Dot(Dot::Dir))];
                 self.list_shelf(&Shelf::Given, &listing, &mut entries);
                 Ok(entries)
             }
             Node::Root => {
-                let listing = self.catalog.listing()?;
+                let listing = self.catalog.listing();
                 let mut entries = vec![(Dot::Dir.name().into(), Node::Dot(Dot::Dir))];
                 self.list_host_directory(Path::new("/"), &listing, &mut entries);
                 Ok(entries)
             }
             Node::Host(path) => {
-                let listing = self.catalog.listing()?;
+                let listing = self.catalog.listing();
                 let mut entries = Vec::new();
                 self.list_host_directory(path, &listing, &mut entries);
                 // A directory that is only passed through on the way to a symlink.
@@ -108,7 +117,7 @@ impl Fs {
                 Ok(all.map(|dot| (dot.name().into(), Node::Dot(dot))).collect())
             }
             Node::Dot(Dot::Unplaced) => {
-                let (listing, mut entries) = (self.catalog.listing()?, Vec::new());
+                let (listing, mut entries) = (self.catalog.listing(), Vec::new());
                 self.list_shelf(&Shelf::Unplaced, &listing, &mut entries);
                 Ok(entries)
             }
@@ -157,7 +166,7 @@ impl Fs {
         if self.is_known_session(&shelf, name) {
             return self.on_shelf(&shelf, name);
         }
-        if self.catalog.leads_to_project(&below)? {
+        if self.catalog.leads_to_project(&below) {
             return Ok(Node::Host(below.into()));
         }
         match self.on_shelf(&shelf, name) {
@@ -183,7 +192,7 @@ impl Fs {
     fn on_shelf(&self, shelf: &Shelf, name: &OsStr) -> Result<Node> {
         let Some(name) = name.to_str() else { return Err(absent(name)) };
         if name == "latest" && *shelf != Shelf::Unplaced {
-            let listing = self.catalog.listing()?;
+            let listing = self.catalog.listing();
             let newest = self.shelf(shelf, &listing).first().map(|listed| latest(shelf, listed));
             return newest.ok_or_else(|| absent(OsStr::new(name)));
         }
@@ -193,7 +202,7 @@ impl Fs {
         {
             return Ok(session_directory(listed, shelf));
         }
-        let listing = self.catalog.listing()?;
+        let listing = self.catalog.listing();
         let sessions = self.shelf(shelf, &listing);
         if let Some(listed) = sessions.iter().find(|listed| listed.name == name) {
             return Ok(session_directory(listed, shelf));

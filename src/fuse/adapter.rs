@@ -28,6 +28,8 @@ use crate::session::Refusal;
 /// Most bytes of one read, write or directory listing.
 const LARGEST_REQUEST: u32 = 1024 * 1024;
 const BLOCK: u32 = 4096;
+/// The kernel's FILESYSTEM_MAX_STACK_DEPTH.
+const MOST_STACKED: u32 = 2;
 
 /// What fuser calls.
 pub(super) struct Adapter {
@@ -53,8 +55,7 @@ impl Adapter {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(refusal)) => refusal,
             Err(_) => {
-                // Whatever it was at may be half done in memory.
-                self.fs.forget_what_was_read();
+                self.fs.forget_all();
                 Refusal::Internal { what: format!("{} panicked", op.name()) }
             }
         };
@@ -98,6 +99,18 @@ impl Adapter {
             blksize: BLOCK,
             flags: 0,
         }
+    }
+}
+
+/// Makes the kernel (6.9 and newer) refuse to use this mount as a layer of an overlay. An overlay copies a control
+/// file before it writes into the copy: `echo 3 > undo` would succeed there, and nothing would be undone. Nothing
+/// in the requests tells such a copy from `cat undo`. A file system that says it is stacked as deep as the kernel
+/// allows cannot be stacked upon; pass-through, with which that comes, is never used.
+fn refuse_overlays(config: &mut KernelConfig) {
+    if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+        && let Err(nearest) = config.set_max_stack_depth(MOST_STACKED)
+    {
+        log::info!("this mount can be a layer of an overlay (stacking depth {nearest})");
     }
 }
 
@@ -168,6 +181,7 @@ impl Filesystem for Adapter {
                 log::info!("this kernel does without {missing:?}");
             }
         }
+        refuse_overlays(config);
         // The answers name the nearest value that is allowed, which then holds.
         if let Err(nearest) = config.set_max_write(LARGEST_REQUEST) {
             let _ = config.set_max_write(nearest);

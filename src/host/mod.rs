@@ -1,5 +1,5 @@
 //! The host outside the stores: where a path leads now, what is mounted, which processes run and what they
-//! hold, files that are turnfs's own, and the environment that this one was started with. Used by everything that asks about what no store
+//! hold, and the environment that this one was started with. Used by everything that asks about what no store
 //! tells.
 //!
 //! A path can lie on a file system that answers never. Whoever waits for a network mount can be let go, so
@@ -9,8 +9,9 @@
 mod environment;
 pub mod locks;
 pub mod mountinfo;
-pub mod own;
 pub mod processes;
+pub mod sys;
+pub mod work_tree;
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};

@@ -1,6 +1,6 @@
 //! What is mounted where: `/proc/self/mountinfo` as values. Parsing is a pure function of the text.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -36,8 +36,10 @@ pub struct MountEntry {
     pub fs_type: String,
     /// The user who mounted a FUSE file system (`user_id=`).
     pub user: Option<u32>,
-    /// The lower directories of an overlay, as far as they can be told apart.
-    pub lower: Vec<PathBuf>,
+    /// Nothing can be written through it.
+    pub read_only: bool,
+    /// The directories that an overlay is made of (`lowerdir=`, escaped as the kernel does).
+    pub lower: Option<OsString>,
 }
 
 impl MountEntry {
@@ -100,6 +102,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let (major, minor) = device.split_once(':')?;
     let device = Device { major: major.parse().ok()?, minor: minor.parse().ok()? };
     let mount_point = PathBuf::from(unescape(fields.nth(1)?));
+    let read_only = fields.next()?.split(|byte| *byte == b',').any(|option| option == b"ro");
     // Mount options, then optional fields up to the hyphen.
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?).into_string().ok()?;
@@ -108,11 +111,12 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         .split(|byte| *byte == b',')
         .find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
     let lower = super_options.split(|byte| *byte == b',').filter_map(|option| {
-        option.strip_prefix(b"lowerdir=").or_else(|| option.strip_prefix(b"lowerdir+="))
+        // One option each (`lowerdir+=`), or all in one.
+        option.strip_prefix(b"lowerdir+=").or_else(|| option.strip_prefix(b"lowerdir="))
     });
-    let lower = lower.flat_map(|dirs| dirs.split(|byte| *byte == b':')).filter(|dir| !dir.is_empty());
-    let lower = lower.map(|dir| PathBuf::from(unescape(dir))).collect();
-    Some(MountEntry { device, mount_point, fs_type, user, lower })
+    let lower: Vec<OsString> = lower.map(unescape).collect();
+    let lower = (!lower.is_empty()).then(|| lower.join(OsStr::new(":")));
+    Some(MountEntry { device, mount_point, fs_type, user, read_only, lower })
 }
 
 /// The kernel writes blank, tab, newline, backslash (and `#`) as `\ooo`.
@@ -155,7 +159,14 @@ mod tests {
 
     fn entry(device: (u32, u32), at: &str, fs_type: &str, user: Option<u32>) -> MountEntry {
         let device = Device { major: device.0, minor: device.1 };
-        MountEntry { device, mount_point: at.into(), fs_type: fs_type.into(), user, lower: Vec::new() }
+        MountEntry {
+            device,
+            mount_point: at.into(),
+            fs_type: fs_type.into(),
+            user,
+            read_only: false,
+            lower: None,
+        }
     }
 
     #[test]

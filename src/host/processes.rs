@@ -111,7 +111,7 @@ impl Running {
         self.processes.get_or_init(|| others().collect())
     }
 
-    /// As [`locks::holder`]; `path` is asked only where a lock is held on such a file.
+    /// As [`locks::Table::holder`]; `path` is asked only where a lock is held on such a file.
     pub fn lock_holder(
         &self,
         device: Device,

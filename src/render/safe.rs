@@ -121,6 +121,16 @@ mod tests {
     }
 
     #[test]
+    fn json_with_escapes_is_the_same_value() {
+        let value = serde_json::json!({ "a\u{9b}": "b\u{1b}\u{202e}\u{7f}\n" });
+        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        let safe = escaped_json(&text);
+        assert!(!safe.chars().any(|c| c != '\n' && is_unsafe(c)), "{safe}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).ok(), Some(value));
+        assert!(matches!(escaped_json("{\n  \"a\": \"ü\"\n}"), Cow::Borrowed(_)));
+    }
+
+    #[test]
     fn what_is_dangerous_is_shown() {
         assert_eq!(visible("a\u{1b}b\u{7f}c\u{9b}d\u{202e}e\r\n"), "a␛b␡c\\u{009b}d\\u{202e}e␍\n");
         assert_eq!(one_line("a\nb\tc"), "a␊b␉c");

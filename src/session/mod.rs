@@ -22,7 +22,7 @@ pub use plan::{
     RowChange, SqlValue, Step, UndoPlan,
 };
 pub use refusal::{Errno, Refusal, Result};
-pub use time::{from_unix_seconds, rfc3339};
+pub use time::{from_unix_seconds, now, rfc3339, time_of_writing};
 pub use title::title;
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 

@@ -114,6 +114,10 @@ pub enum Refusal {
     /// A link in a store that leads where turnfs does not go. `why`: the end of a sentence that begins with "it".
     #[error("{} is a link that is not followed: {why}", .path.display())]
     NotFollowed { path: PathBuf, why: &'static str },
+    /// Something of turnfs's own that another user may have put there, or that leads elsewhere. `why`: a predicate;
+    /// `cure`: what to do.
+    #[error("{} {why}, so turnfs does not use it; {cure}", .path.display())]
+    NotPrivate { path: PathBuf, why: &'static str, cure: String },
     /// What was read after a cut is not what its plan said. A bug, here or in what is known of the store.
     #[error("after the cut {what} was not what the plan promised; everything was put back")]
     NotAsPromised { what: String },
@@ -154,6 +158,7 @@ impl Refusal {
             Refusal::AmbiguousSession { .. } => Errno::NOTUNIQ,
             Refusal::UnpacksTooLarge { .. } => Errno::FBIG,
             Refusal::NotFollowed { .. } => Errno::LOOP,
+            Refusal::NotPrivate { .. } => Errno::ACCESS,
             Refusal::Io { errno, .. } => *errno,
             Refusal::NotAsPromised { .. } | Refusal::NotPutBack { .. } | Refusal::Internal { .. } => {
                 Errno::IO

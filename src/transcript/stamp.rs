@@ -6,8 +6,7 @@
 //! coarse clock keep everything, so a young stamp never vouches. A stamp never licenses a cut.
 
 use std::ffi::CString;
-use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -19,6 +18,7 @@ use super::open::{EntryKind, kind};
 use super::racy::racy_window;
 use super::walk;
 use crate::host::mountinfo::Device;
+use crate::host::sys;
 use crate::session::FileHash;
 
 /// Times of a file as (seconds, nanoseconds) since 1970.
@@ -239,43 +239,10 @@ fn is_tested(found: rustix::io::Result<StatFs>) -> bool {
     magic.is_ok_and(|magic| TESTED.contains(&magic) || TESTED_ALSO.contains(&magic))
 }
 
-/// Longest file handle that the kernel gives, bytes (MAX_HANDLE_SZ).
-const LONGEST_HANDLE: usize = 128;
-
-/// A `struct file_handle` with room for its bytes.
-#[repr(C)]
-struct FileHandle {
-    handle_bytes: u32,
-    handle_type: i32,
-    bytes: [u8; LONGEST_HANDLE],
-}
-
 /// Hash of a file's handle; `None` where the file system has none.
 fn generation(dir: impl AsFd, name: &Path, flags: i32) -> Option<FileHash> {
     let name = CString::new(name.as_os_str().as_bytes()).ok()?;
-    let mut handle =
-        FileHandle { handle_bytes: LONGEST_HANDLE as u32, handle_type: 0, bytes: [0; LONGEST_HANDLE] };
-    let mut mount = 0i32;
-    const { assert!(size_of::<FileHandle>() == offset_of!(FileHandle, bytes) + LONGEST_HANDLE) };
-    // SAFETY: the handle has room for as many bytes as it says, the name ends with NUL, and neither pointer
-    // is kept by the kernel.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_name_to_handle_at,
-            dir.as_fd().as_raw_fd(),
-            name.as_ptr(),
-            &raw mut handle,
-            &raw mut mount,
-            flags,
-        )
-    };
-    let len = usize::try_from(handle.handle_bytes).ok()?;
-    if done != 0 {
-        return None;
-    }
-    let mut whole = handle.handle_type.to_ne_bytes().to_vec();
-    whole.extend_from_slice(handle.bytes.get(..len)?);
-    Some(FileHash::of(&whole))
+    sys::file_handle(dir, &name, flags).map(|handle| FileHash::of(&handle))
 }
 
 fn timestamp((seconds, nanoseconds): Time) -> Timestamp {

@@ -35,6 +35,34 @@ fn nan_and_equal_keys_are_what_kimi_cli_reads() {
 }
 
 #[test]
+fn a_type_that_is_escaped_or_given_twice_begins_the_turn_that_kimi_cli_reads() {
+    let type_of = r#""type": "TurnBegin", "payload": {"user_input": "turn three""#;
+    for (spelled, is_read) in [
+        (r#""type": "Turn\u0042egin", "payload": {"user_input": "turn three""#, true),
+        (r#""typ\u0065": "TurnBegin", "payload": {"user_input": "turn three""#, true),
+        (r#""type": "TurnEnd", "type": "TurnBegin", "payload": {"user_input": "turn three""#, true),
+        (r#""type": "TurnBegin", "payload": {}, "payload": {"user_input": "turn three""#, false),
+        (
+            r#""type": "TurnEnd", "payload": {}, "type": "TurnBegin", "payload": {"user_input": "turn three""#,
+            false,
+        ),
+    ] {
+        let sample = Sample::of(AgentKind::KimiCli, "a-plain");
+        sample.change(|lines| lines[11] = replaced(&lines[11], type_of, spelled));
+        let shown = sample.shown(&sample.id);
+        if !is_read {
+            assert_eq!(shown["damage"]["class"], "bad-record", "{spelled}");
+            sample.store.run(&["undo", &sample.id, "2"]).refused();
+            continue;
+        }
+        assert_eq!(shown["turns"][2]["prompt"], "turn three", "{spelled}");
+        sample.store.run(&["undo", &sample.id, "2"]).ok();
+        let context = fs::read_to_string(sample.transcript.with_file_name("context.jsonl")).unwrap();
+        assert!(context.contains("turn two") && !context.contains("turn three"), "{spelled}: {context}");
+    }
+}
+
+#[test]
 fn a_raw_control_character_is_read_in_a_context_and_is_damage_in_a_wire() {
     let sample = Sample::of(AgentKind::KimiCli, "a-plain");
     let context = sample.transcript.with_file_name("context.jsonl");

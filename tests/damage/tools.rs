@@ -13,7 +13,7 @@ fn check_tells_clean_damaged_and_could_not_run_apart() {
     let clean = sample.store.run(&["check", "--all", "--json"]);
     assert_eq!((clean.code, clean.stdout.as_str()), (0, "[]\n"));
     assert_eq!(
-        clean.stderr, "turnfs: 1 sessions read, 0 damages, 0 other remarks\n",
+        clean.stderr, "turnfs: 1 session read, 0 damages, 0 other remarks\n",
         "no bar without a terminal"
     );
     sample.change(|lines| lines[victim(&sample)] = half(&lines[victim(&sample)]));

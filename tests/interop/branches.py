@@ -1,8 +1,10 @@
 """What an undo removed, as a session of its own after the client has gone on in the one that it was removed from."""
 
+import json
+
 from .model import REPLY
 from .scenes import Scene
-from .trial import PROMPT
+from .trial import PROMPT, Failed
 
 ELSEWHERE = "Something else."
 AGAIN = "And on."
@@ -24,3 +26,37 @@ def fork_of_undone(stage):
         made = stage.must("fork", source, "--undone", "1", str(last)).strip()
         stage.sent(made, PROMPT, sample.messages[last])
     stage.sent(source, AGAIN, [*sample.messages[kept], ["user", ELSEWHERE], ["assistant", REPLY]])
+
+
+def subagents(agent, samples, names):
+    of_name = {sample.name: sample for sample in samples}
+    return [Scene(agent, f"fork-of-sub-agent-{name}", fork_of_subagent, of_name[name]) for name in names if name in of_name]
+
+
+def fork_of_subagent(stage):
+    """A sub-agent's history becomes a session of its own, at each of its turns, and the client goes on with it."""
+    with stage.mounted() as mount:
+        listed = json.loads(stage.must("ls", "--all", "--json"))
+        path = next(row["path"] for row in listed if row["id"] == stage.sample.session)
+        for agent in sorted((mount / path / "agents").iterdir()):
+            turns = sorted(int(turn.name) for turn in (agent / "turns").iterdir())
+            for last in turns:
+                made = stage.must("fork", str(agent), str(last)).strip()
+                said = []
+                for record in map(json.loads, context(stage, made)):
+                    if record["role"] in ("user", "assistant"):
+                        said.append([record["role"], text(record["content"])])
+                if not said:
+                    raise Failed(f"the fork of {agent.name} at turn {last} is empty")
+                stage.sent(made, PROMPT, said)
+
+
+def context(stage, session):
+    [file] = stage.store.glob(f"sessions/*/{session}/context.jsonl")
+    return file.read_text().splitlines()
+
+
+def text(content):
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)

@@ -120,7 +120,8 @@ class KimiCli(Client):
         return process.run(command, cwd=scratch.project, env=env, timeout=self.timeout)
 
     def scenes(self, samples):
-        return branches.scenes(self.agent, samples, ["a-plain", "b-tools", "c-compact", "m-autocompact"])
+        undone = branches.scenes(self.agent, samples, ["a-plain", "b-tools", "c-compact", "m-autocompact"])
+        return undone + branches.subagents(self.agent, samples, ["j-sub", "old-0.59"])
 
     def history(self, request):
         said = []

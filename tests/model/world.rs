@@ -326,7 +326,7 @@ impl World {
         };
         let what = format!("fork {n}");
         let Some(id) = self.judge(&what, result, refused, &before)? else { return Ok(()) };
-        let listing = self.catalog.listing().unwrap();
+        let listing = self.catalog.listing();
         let found = listing.all().into_iter().find(|(_, listed)| listed.session.id == id);
         let Some((project, listed)) = found else { return Err(format!("{what}: {id} is not listed")) };
         ensure!(project == Some(Path::new(PROJECT)), "{what}: {id} is listed in {project:?}");

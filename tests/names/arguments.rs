@@ -133,6 +133,28 @@ fn a_directory_that_is_not_there_is_not_one_without_sessions() {
 }
 
 #[test]
+fn a_list_of_sessions_looks_at_the_hosts_processes_once() {
+    let store = TestStore::from_samples(&["a-plain", "b-tools", "c-compact", "d-steer", "j-sub"]);
+    let trace = store.dir.path().join("trace");
+    let mut command = store.program("strace");
+    command.args(["-f", "-e", "trace=openat", "-o"]).arg(&trace);
+    command.args([env!("CARGO_BIN_EXE_turnfs"), "ls", "--all", "--json"]);
+    if !matches!(std::process::Command::new("strace").arg("-V").output(), Ok(said) if said.status.success()) {
+        return super::support::skipped::skipped("strace is not there");
+    }
+    assert_eq!(run(command).json().as_array().unwrap().len(), 5);
+    let trace = fs::read_to_string(trace).unwrap();
+    let mut looks = std::collections::HashMap::new();
+    for line in trace.lines().filter(|line| line.contains("/cmdline\"")) {
+        let path = line.split('"').nth(1).unwrap();
+        *looks.entry(path).or_insert(0) += 1;
+    }
+    // What has no command line yet is looked at again within a look.
+    let often = looks.values().filter(|looks| **looks > 1).count();
+    assert!(!looks.is_empty() && often * 2 < looks.len(), "{looks:?}");
+}
+
+#[test]
 fn a_mount_that_does_not_answer_is_said_to_and_soon() {
     let store = TestStore::of("codex", "a_plain4");
     let mount = store.mount(&[] as &[&str]);

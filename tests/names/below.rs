@@ -43,18 +43,36 @@ fn no_cut_of_a_sub_agent_touches_its_session() {
     let before = store.snapshot();
     let id = agent.file_name().unwrap();
     for target in [agent.as_path(), Path::new(id)] {
-        for (command, rest) in [
-            ("undo", &["0"][..]),
-            ("undo", &["0", "--force"]),
-            ("redo", &[]),
-            ("rescue", &[]),
-            ("fork", &["0"]),
-        ] {
+        for (command, rest) in
+            [("undo", &["0"][..]), ("undo", &["0", "--force"]), ("redo", &[]), ("rescue", &[])]
+        {
             let said = run(&store, command, target, rest).refused();
             assert!(said.contains("sub-agent"), "{command}: {said}");
         }
     }
     assert!(store.snapshot() == before);
+}
+
+#[test]
+fn a_fork_of_a_kimi_sub_agent_is_a_session_of_its_parents_project() {
+    let (store, _mount, session, agent) = kimi();
+    let before = store.snapshot();
+    let id = agent.file_name().unwrap();
+    for target in [agent.as_path(), Path::new(id)] {
+        let fork = run(&store, "fork", target, &["0"]).ok().trim().to_owned();
+        assert!(store.run(&["show", &fork, "0"]).ok().contains("sub prompt please"));
+        let listed = store.run(&["ls", "--all", "--json"]).json();
+        let listed = listed.as_array().unwrap();
+        let of = |id: &str| listed.iter().find(|session| session["id"] == id).unwrap();
+        let parent = session.file_name().unwrap().to_str().unwrap();
+        let parent = listed.iter().find(|session| session["path"].as_str().unwrap().ends_with(parent));
+        assert_eq!(of(&fork)["project"], parent.unwrap()["project"]);
+    }
+    let now = store.snapshot();
+    assert!(
+        before.iter().all(|(path, file)| now.get(path) == Some(file)),
+        "the session and its sub-agent are as they were"
+    );
 }
 
 #[test]

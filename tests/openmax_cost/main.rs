@@ -32,7 +32,7 @@ fn read(kind: ReadKind) -> u64 {
 /// One look as `ls` of the project and `stat` of each turn make it.
 fn look(catalog: &Catalog) {
     let project = Some(Path::new(PROJECT));
-    let listing = catalog.listing().unwrap();
+    let listing = catalog.listing();
     let [listed] = listing.of(project) else { panic!("the project has one session") };
     assert!(catalog.is_current(&listed.session));
     let view = catalog.view(&listed.session.key).unwrap();

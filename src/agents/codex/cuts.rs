@@ -21,6 +21,7 @@ use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
     Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
+    time_of_writing,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -48,7 +49,7 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     }
     let point = history.cut_before(n + 1)?;
     let store = open(session)?;
-    let now = Timestamp::now();
+    let now = time_of_writing()?;
     let id = uuid::Uuid::now_v7().to_string();
     let file = place(now, &id);
     let made = |parts, row| Plan {
@@ -245,7 +246,7 @@ pub fn plan_undo(
 
 /// A new file of the same thread whose history is the one up to `at`, and the index naming it.
 fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: bool) -> Result<Changes> {
-    let now = Timestamp::now();
+    let now = time_of_writing()?;
     let name = format!("{}_{}", session.id, uuid::Uuid::now_v7());
     let file = place(now, &name);
     let first = first_line(store, current)?;

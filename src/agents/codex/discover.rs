@@ -103,6 +103,12 @@ impl Memory {
         Ok(index)
     }
 
+    /// The thread index as it is now; one without rows, which says why, where it cannot be looked at: the threads
+    /// are listed all the same.
+    fn index_or_none(&mut self, store: &StoreDir) -> Arc<Index> {
+        self.index(store).unwrap_or_else(|why| Arc::new(Index::unread(&why)))
+    }
+
     fn names(&mut self, store: &StoreDir) -> Result<Arc<HashMap<String, String>>> {
         let file = Path::new(NAMES);
         let read_at = transcript::clock();
@@ -135,7 +141,7 @@ impl Memory {
         let mut known: HashMap<String, Known> = HashMap::new();
         // Not from memory: on some file systems a folder's facts prove nothing.
         let rollouts = self.folders.insert(Folders::list(store)).rollouts.clone();
-        let index = self.index(store)?;
+        let index = self.index_or_none(store);
         for (id, rollout) in rollouts {
             // A file that went away between the listing and now is not listed.
             let Ok(Some(stamp)) = store.stat(&rollout.file) else { continue };
@@ -178,7 +184,7 @@ impl Memory {
     /// # Errors
     /// What prevents looking.
     pub fn updated(&mut self, store: &StoreDir, session: &Session) -> Result<Option<Timestamp>> {
-        let index = self.index(store)?;
+        let index = self.index_or_none(store);
         let (mut active, mut modified) = (None, None);
         for file in &session.files {
             let (Some(rollout), Some(stamp)) = (Rollout::named(file), store.stat(file)?) else {
@@ -206,7 +212,7 @@ impl Memory {
     /// What prevents looking.
     pub fn is_current(&mut self, store: &StoreDir, session: &Session) -> Result<bool> {
         let Some(file) = session.files.first() else { return Ok(false) };
-        let (index, names) = (self.index(store)?, self.names(store).unwrap_or_default());
+        let (index, names) = (self.index_or_none(store), self.names(store).unwrap_or_default());
         let row = index.rows.get(&session.id);
         let called = (name(&session.id, row, &names), title(&session.id, row, &names));
         if called != (session.name.clone(), session.title.clone())
@@ -247,7 +253,7 @@ impl Memory {
         let mut found = Threads { top: Discovery::default(), subagents: HashMap::new() };
         let Some(store) = StoreDir::open(root)? else { return Ok(found) };
         let known = self.known(&store)?;
-        let index = self.index(&store).unwrap_or_else(|why| Arc::new(Index::unread(&why)));
+        let index = self.index_or_none(&store);
         let names = self.names(&store).unwrap_or_else(|why| {
             found.top.problems.push(Damage::unread(NAMES, &why));
             Arc::default()

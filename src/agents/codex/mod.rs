@@ -70,6 +70,10 @@ impl Agent for Codex {
         AgentKind::Codex
     }
 
+    fn forget(&self) {
+        self.stores.lock().clear();
+    }
+
     fn place(&self, env: &Environment) -> Option<PathBuf> {
         env.path("CODEX_HOME").or_else(|| Some(env.home.as_ref()?.join(".codex")))
     }

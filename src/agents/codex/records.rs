@@ -211,7 +211,7 @@ impl Event<'_> {
 pub struct CompletedItem<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "parts")]
     pub content: Vec<Part<'a>>,
     #[serde(borrow, default)]
     pub summary_text: Vec<Cow<'a, str>>,
@@ -342,10 +342,33 @@ fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<
     if !raw.get().starts_with('[') {
         return Ok(Vec::new());
     }
-    match serde_json::from_str(raw.get()) {
+    match serde_json::Deserializer::from_str(raw.get()).deserialize_seq(Parts) {
         Ok(parts) => Ok(parts),
         Err(error) if is_twice(&error) => Err(serde::de::Error::custom(error)),
         Err(_) => Ok(Vec::new()),
+    }
+}
+
+/// Parts with nothing in them are kept up to this number: no client writes them, and a line may hold millions.
+const EMPTY_PARTS: usize = 4096;
+
+struct Parts;
+
+impl<'de> serde::de::Visitor<'de> for Parts {
+    type Value = Vec<Part<'de>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list of parts")
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut parts = Vec::new();
+        while let Some(part) = list.next_element::<Part<'de>>()? {
+            if part.text.is_some() || part.image_url.is_some() || parts.len() < EMPTY_PARTS {
+                parts.push(part);
+            }
+        }
+        Ok(parts)
     }
 }
 

@@ -63,10 +63,6 @@ pub(super) fn plan_fork(
     project: Option<&Path>,
 ) -> Result<ForkPlan> {
     history.turn(n)?;
-    if session.subagent.is_some() {
-        let what = "kimi-cli goes on with a sub-agent only within its parent's session, so it cannot be forked by itself; fork the session that it belongs to";
-        return Err(Refusal::CannotCut { what: what.into() });
-    }
     let point = history.cut_before(n + 1)?;
     let keeps = history.turns_kept(n + 1);
     // Only the last group can still be running; an open turn that nobody works on was killed.

@@ -43,6 +43,10 @@ impl Agent for KimiCli {
         AgentKind::KimiCli
     }
 
+    fn forget(&self) {
+        subagents::forget();
+    }
+
     fn place(&self, env: &Environment) -> Option<PathBuf> {
         env.path("KIMI_SHARE_DIR").or_else(|| Some(env.home.as_ref()?.join(".kimi")))
     }

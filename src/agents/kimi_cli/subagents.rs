@@ -29,6 +29,10 @@ struct Known {
 /// By absolute path: everybody who asks for a parent's sub-agents asks for all of them, again and again.
 static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
 
+pub(super) fn forget() {
+    KNOWN.lock().clear();
+}
+
 objects! {
     struct Meta<'a> {
         subagent_type: Option<JsonStr<'a>> = "subagent_type",

@@ -21,7 +21,7 @@ pub(super) fn writer(session: &Session, history: &History, running: &Running) ->
 
 fn open_turn(session: &Session, history: &History) -> Option<Writer> {
     let last = history.open_end().last()?;
-    let now = jiff::Timestamp::now();
+    let now = crate::session::now();
     // Who is at it writes records of this moment. Older ones in files of this moment were left last by an undo.
     let recent_record = now.as_second() - RECENT.as_secs() as i64;
     if last.last.is_some_and(|written| written.as_second() < recent_record) {

@@ -71,7 +71,7 @@ struct Walk<'a> {
     live: Vec<FileHash>,
     live_found: &'a [Found],
     /// Places in the archive at which a block may begin and that no block contains: those of prunes' notes, and
-    /// those behind an append that failed.
+    /// those behind an append that failed or behind originals.
     begins: Vec<usize>,
     /// Ids that several calls have.
     reused: HashSet<&'a str>,
@@ -111,7 +111,8 @@ pub(super) struct Doubt {
 }
 
 /// Which blocks of `archive`, which holds no originals, belong to the history. `live` is the transcript from its
-/// digest on; no block goes on behind one of `ends`, places in the archive at which an append failed.
+/// digest on; no block goes on behind one of `ends`, places in the archive at which an append failed or
+/// originals stand.
 ///
 /// # Errors
 /// Why that is not certain.
@@ -142,7 +143,8 @@ enum Reading {
     /// Every block that did not land repeats what the transcript still held.
     Exact,
     /// And a tool output at a block's end may be an original of the next block: it has the id of a call that was
-    /// never answered, where ids are used again.
+    /// never answered, where ids are used again. And a block that did not land may begin with a digest that the
+    /// transcript never held.
     OriginalsAnywhere,
     /// And of a block that did not land its beginning or its record is enough: an undo may have come between.
     Beginnings,
@@ -288,6 +290,9 @@ impl<'a> Walk<'a> {
                     break;
                 }
             }
+            if reading > Reading::Exact {
+                self.patience = self.patience.saturating_sub(self.fronts[front].len);
+            }
             self.blocks_that_did_not_land(step, reading, &mut open);
             if reading >= Reading::OriginalsAnywhere
                 && let Some(before) = end.checked_sub(1)
@@ -401,6 +406,23 @@ impl<'a> Walk<'a> {
             }
         }
         open.extend(self.chain_that_did_not_land((end, records, front)));
+        // A digest that only a client's memory held, and what the transcript still holds somewhere.
+        let begin = self.begins.partition_point(|at| *at < end).checked_sub(1).map(|nth| self.begins[nth]);
+        if reading >= Reading::OriginalsAnywhere
+            && let Some(at) = begin.filter(|at| at + 1 < end)
+            && matches!(self.begin(self.archive[at]), Begin::Digest(_))
+            && self.holds(front, &self.tokens[at + 1..end])
+        {
+            open.push((at, records, front));
+            if let Some((left, _)) = last.filter(|(_, record)| record.count == end - at) {
+                open.push((at, left, front));
+            }
+        }
+    }
+
+    fn holds(&self, front: usize, run: &[FileHash]) -> bool {
+        let all: Vec<&FileHash> = self.front(&self.fronts[front].pieces, false).collect();
+        all.windows(run.len()).any(|window| window.iter().copied().eq(run))
     }
 
     /// Steps over blocks of a client that could not write what it pruned, and pruned that again: each but the first

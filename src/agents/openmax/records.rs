@@ -173,8 +173,8 @@ pub(super) fn digest_hash(text: &str) -> FileHash {
     let Some(name_end) = text.rfind(ARCHIVE) else { return FileHash::of(text.as_bytes()) };
     let name = text[..name_end].rfind('/').map_or(0, |slash| slash + 1);
     let mut hash = Xxh3::new();
-    hash.update(text[..name].as_bytes());
-    hash.update(text[name_end..].as_bytes());
+    hash.update(&text.as_bytes()[..name]);
+    hash.update(&text.as_bytes()[name_end..]);
     FileHash(hash.digest128())
 }
 

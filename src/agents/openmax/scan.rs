@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::items::{self, As};
-use super::records::{COMPACTIONS, Compaction, MESSAGES, Message, PruneNote, Role};
+use super::records::{self, COMPACTIONS, Compaction, MESSAGES, Message, PruneNote, Role};
 use crate::render::{self, Length};
 use crate::session::{AgentKind, Damage, DamageClass, FileHash, FileView, Result, Turn};
 use crate::transcript::{self, Inspector, Passes, StoreDir, is_json};
@@ -24,6 +24,8 @@ pub(super) struct Found {
     pub looks_like_note: bool,
     /// Of a user line: the form of what a prune leaves.
     pub note: Option<PruneNote>,
+    /// Whether such a note says where the archive is; it does not if that could not be written.
+    pub names_archive: bool,
     pub is_cut: bool,
     /// Whether a piece of another message, whose append failed, stands before it on its line.
     pub behind_fragment: bool,
@@ -209,6 +211,7 @@ impl Found {
             role,
             looks_like_note: message.looks_like_note(),
             note: message.prune_note(),
+            names_archive: message.prune_note().is_some() && records::names_archive(message.content()),
             is_cut: message.is_cut(),
             behind_fragment: false,
             calls: message.calls().iter().map(|call| call.id.0.as_ref().into()).collect(),

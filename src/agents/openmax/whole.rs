@@ -85,10 +85,12 @@ pub(super) fn whole(
     };
     let (mut moved, mut ends) = (Vec::new(), Vec::new());
     for (at, found) in archived.iter().enumerate().filter(|_| digest.is_some()) {
-        if found.behind_fragment {
+        let original = originals.contains(&at);
+        // Originals come before what was dropped, so a block ends there, too.
+        if (found.behind_fragment || original) && ends.last() != Some(&moved.len()) {
             ends.push(moved.len());
         }
-        if !originals.contains(&at) {
+        if !original {
             moved.push(found);
         }
     }
@@ -113,7 +115,13 @@ pub(super) fn whole(
     let kept: HashSet<u64> = dropped.iter().map(|found| found.start).collect();
     // Whatever is whole and in the archive; blocks that did not land hold whole outputs, too.
     let uncut = archived.iter().filter(|found| found.answers.is_some() && !found.is_cut);
-    put_back(&mut all, &uncut.filter(|found| !kept.contains(&found.start)).collect::<Vec<_>>(), text);
+    let uncut: Vec<&Found> = uncut.filter(|found| !kept.contains(&found.start)).collect();
+    // Where an original may be missing, another output that looks like it proves nothing.
+    let failed = archived
+        .iter()
+        .chain(&live.found)
+        .any(|found| found.behind_fragment || (found.note.is_some() && !found.names_archive));
+    put_back(&mut all, &uncut, (!failed).then_some(text));
     let (sidecars, absent) = match landed {
         Ok(landed) => {
             let needs_originals = live.found.iter().any(|found| found.is_cut) || digest.is_some();
@@ -188,8 +196,9 @@ fn originals(archive: &[Found]) -> BTreeSet<usize> {
 }
 
 /// Puts the originals of cut tool outputs back. Endpoints that give no ids to calls make the client count them
-/// from 0 in each reply, so an id may stand for several calls: then the part that was kept tells.
-fn put_back(all: &mut [Said], originals: &[&Found], text: Text<'_>) {
+/// from 0 in each reply, so an id may stand for several calls: then the part that was kept tells, where `text` may
+/// be asked.
+fn put_back(all: &mut [Said], originals: &[&Found], text: Option<Text<'_>>) {
     let mut cut: HashMap<Box<str>, Vec<usize>> = HashMap::new();
     for (at, said) in all.iter().enumerate().filter(|(_, said)| said.lost) {
         cut.entry(said.found.answers.clone().unwrap_or_default()).or_default().push(at);
@@ -212,6 +221,7 @@ fn put_back(all: &mut [Said], originals: &[&Found], text: Text<'_>) {
         let found: Vec<Option<&Found>> = match (unique.contains(id), distinct(originals).as_slice()) {
             (true, [only]) => vec![Some(only)],
             _ => {
+                let Some(text) = text else { continue };
                 let cut: Vec<&Said> = places.iter().map(|at| &all[*at]).collect();
                 told_by_text(&cut, originals, text)
             }

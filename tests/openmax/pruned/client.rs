@@ -148,6 +148,8 @@ pub struct Client {
     pub shortened: usize,
     /// Whether somebody else made it shorter.
     pub cut: bool,
+    /// Whether the disk was ever full.
+    pub was_full: bool,
 }
 
 impl Client {
@@ -165,6 +167,7 @@ impl Client {
             failed: 0,
             shortened: 0,
             cut: false,
+            was_full: false,
         };
         client.sit_down();
         client
@@ -446,6 +449,7 @@ impl Client {
             messages.iter().map(|message| serde_json::to_string(message).unwrap()).collect()
         };
         let full = fate == Fate::DiskFull;
+        self.was_full |= full;
         let mut archived = true;
         for (nth, block) in [json(&originals), json(&dropped)].iter().enumerate() {
             if full && !block.is_empty() && (nth == 1 || dropped.is_empty() || self.dice.chance(50)) {
