@@ -308,6 +308,8 @@ impl<'a> Walk<'a> {
             match (self.fronts[front].begins_with, last) {
                 (Begin::Digest(digest), Some((left, record)))
                     if record.digest == Some(digest)
+                        // Else its block could not be written whole, and what stands there is another one.
+                        && record.archived
                         && (1..=end).contains(&record.count)
                         && self.is_block(end - record.count..end) =>
                 {
