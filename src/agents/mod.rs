@@ -26,7 +26,7 @@ use crate::session::{
     UndoPlan, Writer,
 };
 use crate::transcript::metrics::count_stats;
-use crate::transcript::{Ground, Passes, StoreDir};
+use crate::transcript::{FsTrust, Passes, StoreDir};
 
 /// What turnfs needs to know of a store.
 pub trait Agent: Send + Sync {
@@ -189,7 +189,7 @@ fn modified<'a>(root: &Path, files: impl IntoIterator<Item = &'a PathBuf>) -> Op
         let path = root.join(file);
         let facts = std::fs::symlink_metadata(&path).ok()?;
         match facts.is_symlink() {
-            true => Some(Ground::at(root).stamp(&path).ok()??.modified()),
+            true => Some(FsTrust::at(root).stamp(&path).ok()??.modified()),
             false => Timestamp::try_from(facts.modified().ok()?).ok(),
         }
     };

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::listing::Seen;
-use super::watch::News;
+use super::listing::Snapshot;
+use super::watch::PendingEvents;
 use super::{Catalog, Watching};
 use crate::session::{Session, SessionKey};
 
@@ -114,7 +114,7 @@ impl Catalog {
     }
 
     /// What the news mean, and whether a whole store was looked at for it.
-    fn take_in(&self, news: News) -> (Changed, bool) {
+    fn take_in(&self, news: PendingEvents) -> (Changed, bool) {
         let before = self.seen.read().clone();
         let mut changed = Changed { everything: news.everything, ..Changed::default() };
         if news.quiet {
@@ -143,7 +143,7 @@ impl Catalog {
         (changed, looked)
     }
 
-    fn polled_sessions(&self, seen: &Seen) -> Vec<SessionKey> {
+    fn polled_sessions(&self, seen: &Snapshot) -> Vec<SessionKey> {
         let states = self.stores.iter().zip(self.watching());
         let polled: Vec<_> = states.filter(|(_, state)| matches!(state, Watching::Polled(_))).collect();
         let is_polled = |key: &&SessionKey| polled.iter().any(|(store, _)| store.holds(key));
@@ -173,7 +173,7 @@ impl Catalog {
     }
 
     /// Takes a new look for the true one, and notes how it differs from the last.
-    pub(super) fn see(&self, seen: &Arc<Seen>) {
+    pub(super) fn see(&self, seen: &Arc<Snapshot>) {
         let before = std::mem::replace(&mut *self.seen.write(), seen.clone());
         if self.watch.is_on() {
             let mut untold = self.untold.lock();
@@ -189,7 +189,7 @@ fn give_memory_back() {
     crate::host::sys::release_free_memory();
 }
 
-impl Seen {
+impl Snapshot {
     /// Finds whose file this is; false if that does not tell all that may have changed.
     fn concerned_by(&self, path: &Path, stores: &[super::Store], sessions: &mut HashSet<SessionKey>) -> bool {
         let mut all_told = true;
@@ -227,14 +227,14 @@ impl Seen {
     }
 
     /// The sessions that are not in both, not equal in both, or named otherwise.
-    fn differing(&self, other: &Seen, sessions: &mut HashSet<SessionKey>) {
+    fn differing(&self, other: &Snapshot, sessions: &mut HashSet<SessionKey>) {
         for (key, session) in &self.by_key {
             if other.by_key.get(key).is_none_or(|now| now != session) {
                 sessions.insert(key.clone());
             }
         }
         sessions.extend(other.by_key.keys().filter(|key| !self.by_key.contains_key(key)).cloned());
-        let names = |seen: &Seen| -> HashSet<(SessionKey, String)> {
+        let names = |seen: &Snapshot| -> HashSet<(SessionKey, String)> {
             let all = seen.listing.all();
             all.into_iter().map(|(_, listed)| (listed.session.key.clone(), listed.name.clone())).collect()
         };

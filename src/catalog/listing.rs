@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{Catalog, Stamps, Store, names};
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, Place, Refusal, Session, SessionKey};
-use crate::transcript::Ground;
+use crate::transcript::FsTrust;
 
 /// A session with its place in the tree.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl Listing {
 }
 
 /// One look at all stores.
-pub(super) struct Seen {
+pub(super) struct Snapshot {
     /// What each store's agent found; handed back to it at the next look.
     found: Vec<Arc<Discovery>>,
     /// Each store's shared index files.
@@ -104,9 +104,9 @@ pub(super) struct Seen {
 /// Not a number of events.
 const NEVER: u64 = u64::MAX;
 
-impl Seen {
-    pub fn nothing(stores: &[Store]) -> Seen {
-        Seen {
+impl Snapshot {
+    pub fn nothing(stores: &[Store]) -> Snapshot {
+        Snapshot {
             found: stores.iter().map(|_| Arc::default()).collect(),
             indexes: Vec::new(),
             at: Timestamp::UNIX_EPOCH,
@@ -139,7 +139,7 @@ impl Seen {
     }
 
     /// The same list with these sessions in it, in their places.
-    fn with(&self, sessions: Vec<Arc<Session>>, heard: &[u64]) -> Seen {
+    fn with(&self, sessions: Vec<Arc<Session>>, heard: &[u64]) -> Snapshot {
         let mut by_key = self.by_key.clone();
         let mut projects = self.listing.projects.clone();
         let mut unplaced = self.listing.unplaced.clone();
@@ -158,7 +158,7 @@ impl Seen {
             shelf.sort_by(|a, b| a.session.newest_first(&b.session));
         }
         let problems = self.listing.problems.clone();
-        Seen {
+        Snapshot {
             found: self.found.clone(),
             indexes: self.indexes.clone(),
             at: self.at,
@@ -179,9 +179,9 @@ impl Seen {
         found: Vec<Arc<Discovery>>,
         stores: &[Store],
         at: Timestamp,
-        previous: &Seen,
+        previous: &Snapshot,
         heard: &[u64],
-    ) -> Seen {
+    ) -> Snapshot {
         // Stamped after the look: one that vouches at all did not change since before it.
         let indexes = found.iter().zip(stores).map(|(found, store)| Indexes::of(store, &found.indexes));
         let indexes = indexes.collect();
@@ -236,7 +236,7 @@ impl Seen {
         });
         let names = Arc::new(given.collect());
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
-        Seen { by_key, names, listing: Arc::new(listing), found, at, indexes, heard }
+        Snapshot { by_key, names, listing: Arc::new(listing), found, at, indexes, heard }
     }
 }
 
@@ -257,13 +257,13 @@ fn is_settled(session: &Session) -> bool {
 #[derive(Clone)]
 struct Indexes {
     root: Arc<Path>,
-    ground: Ground,
+    ground: FsTrust,
     stamps: Stamps,
 }
 
 impl Indexes {
     fn of(store: &Store, files: &[PathBuf]) -> Indexes {
-        let ground = Ground::at(&store.root);
+        let ground = FsTrust::at(&store.root);
         let stamp = |file: &PathBuf| (file.clone(), ground.stamp(&store.root.join(file)).ok().flatten());
         Indexes { root: store.root.clone(), ground, stamps: files.iter().map(stamp).collect() }
     }
@@ -295,11 +295,11 @@ fn with_a_place(session: &Arc<Session>) -> Arc<Session> {
 
 impl Catalog {
     /// Looks at every store now, except at those of which everything is heard and nothing was.
-    pub(super) fn look(&self) -> Arc<Seen> {
+    pub(super) fn look(&self) -> Arc<Snapshot> {
         self.watch.follow_moved_stores();
         let any_covered = (0..self.stores.len()).any(|store| self.watch.covers(store));
         let caught_up = any_covered && self.watch.catch_up();
-        let quiet = |seen: &Seen, store: usize, heard: &[u64]| {
+        let quiet = |seen: &Snapshot, store: usize, heard: &[u64]| {
             caught_up && self.watch.covers(store) && heard.get(store) == Some(&seen.heard_of(store))
         };
         {
@@ -349,14 +349,14 @@ impl Catalog {
             }
             return previous;
         }
-        let seen = Arc::new(Seen::of(found, &self.stores, at, &previous, &heard));
+        let seen = Arc::new(Snapshot::of(found, &self.stores, at, &previous, &heard));
         self.see(&seen);
         seen
     }
 
     /// Looks at these sessions only: their files changed, and nothing else. `heard`: how much had been heard
     /// when that was told. `None`: that is not enough.
-    pub(super) fn look_at(&self, sessions: &HashSet<SessionKey>, heard: &[u64]) -> Option<Arc<Seen>> {
+    pub(super) fn look_at(&self, sessions: &HashSet<SessionKey>, heard: &[u64]) -> Option<Arc<Snapshot>> {
         let _one_at_a_time = self.looking.lock();
         let previous = self.seen.read().clone();
         let mut fresh = Vec::new();
@@ -395,7 +395,7 @@ impl Catalog {
     /// Whether the shared index files are still those of this look: nothing was heard of any store, or their
     /// stamps prove it. Those of a file that was written a moment ago prove nothing yet, and to read it again
     /// at each answer would cost much where it is large.
-    pub(super) fn indexes_hold(&self, seen: &Seen) -> bool {
+    pub(super) fn indexes_hold(&self, seen: &Snapshot) -> bool {
         let heard = self.watch.heard();
         let nothing_heard = heard
             .iter()
@@ -405,7 +405,7 @@ impl Catalog {
     }
 
     /// Whether every change of a store that is there will be heard.
-    fn everything_is_heard(&self, seen: &Seen) -> bool {
+    fn everything_is_heard(&self, seen: &Snapshot) -> bool {
         (0..self.stores.len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
     }
 

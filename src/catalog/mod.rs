@@ -128,7 +128,7 @@ impl View {
 pub struct Catalog {
     stores: Vec<Store>,
     /// The last look at every store. The write lock is held for the exchange only.
-    seen: RwLock<Arc<listing::Seen>>,
+    seen: RwLock<Arc<listing::Snapshot>>,
     /// One look at a time: whoever waits takes the result of a look that began after it asked.
     looking: Mutex<()>,
     views: views::Views,
@@ -158,7 +158,7 @@ impl Catalog {
             stores.extend(absolute.map(|root| Store { agent, root: root.into() }));
         }
         Catalog {
-            seen: RwLock::new(Arc::new(listing::Seen::nothing(&stores))),
+            seen: RwLock::new(Arc::new(listing::Snapshot::nothing(&stores))),
             untold: Mutex::default(),
             is_for_one_command: false,
             running: Mutex::default(),

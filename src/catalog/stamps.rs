@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::Stamps;
 use crate::session::{Refusal, Result, SessionKey};
-use crate::transcript::{self, EntryKind, Ground, Stamp};
+use crate::transcript::{self, EntryKind, FsTrust, Stamp};
 
 /// The names in a session's directory, where it is one: a new file there is a change.
 pub(super) struct Names {
@@ -19,13 +19,13 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub fn read(key: &SessionKey, ground: &Ground) -> Result<Names> {
+    pub fn read(key: &SessionKey, ground: &FsTrust) -> Result<Names> {
         let listed_at = transcript::clock();
         let stamp = Names::stamp(key, ground)?;
         Ok(Names { names: names(key)?, stamp, listed_at })
     }
 
-    fn stamp(key: &SessionKey, ground: &Ground) -> Result<Option<Stamp>> {
+    fn stamp(key: &SessionKey, ground: &FsTrust) -> Result<Option<Stamp>> {
         Ok(stamp(key, ground, &key.path)?.filter(|stamp| stamp.kind == EntryKind::Dir))
     }
 
@@ -36,7 +36,7 @@ impl Names {
 
     /// Whether they are the same now. The directory itself is read only while its stamp proves nothing: whoever
     /// watches it would hear of each reading.
-    pub fn are_true(&mut self, key: &SessionKey, ground: &Ground) -> Result<bool> {
+    pub fn are_true(&mut self, key: &SessionKey, ground: &FsTrust) -> Result<bool> {
         let stamp = Names::stamp(key, ground)?;
         if stamp == self.stamp && stamp.is_none_or(|stamp| stamp.vouches(self.listed_at)) {
             return Ok(true);
@@ -51,12 +51,12 @@ impl Names {
 }
 
 /// The stamps of files of a session.
-pub(super) fn stamps(key: &SessionKey, ground: &Ground, files: &[PathBuf]) -> Result<Stamps> {
+pub(super) fn stamps(key: &SessionKey, ground: &FsTrust, files: &[PathBuf]) -> Result<Stamps> {
     files.iter().map(|file| Ok((file.clone(), stamp(key, ground, file)?))).collect()
 }
 
 /// Whether the files still have these stamps.
-pub(super) fn are_true(stamps: &Stamps, key: &SessionKey, ground: &Ground) -> Result<bool> {
+pub(super) fn are_true(stamps: &Stamps, key: &SessionKey, ground: &FsTrust) -> Result<bool> {
     for (file, before) in stamps {
         if stamp(key, ground, file)? != *before {
             return Ok(false);
@@ -65,7 +65,7 @@ pub(super) fn are_true(stamps: &Stamps, key: &SessionKey, ground: &Ground) -> Re
     Ok(true)
 }
 
-fn stamp(key: &SessionKey, ground: &Ground, file: &Path) -> Result<Option<Stamp>> {
+fn stamp(key: &SessionKey, ground: &FsTrust, file: &Path) -> Result<Option<Stamp>> {
     let path = key.root.join(file);
     ground.stamp(&path).map_err(|errno| Refusal::Io { action: "cannot look at", path, errno })
 }

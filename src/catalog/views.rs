@@ -18,7 +18,7 @@ use crate::host::processes::Running;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{self, Evidence, Ground, Passes, Stamp};
+use crate::transcript::{self, Evidence, FsTrust, Passes, Stamp};
 
 /// How many histories are kept; the one not used for the longest time goes.
 const KEPT: usize = 512;
@@ -59,7 +59,7 @@ struct Known {
     stamps: Stamps,
     names: Names,
     /// What stamps on the store's file system are worth. Whatever is mounted there later has other stamps.
-    ground: Ground,
+    ground: FsTrust,
     /// Before the bytes were read.
     read_at: Timestamp,
     /// [`Slot::doubts`] before that.
@@ -102,7 +102,7 @@ impl Views {
                 let view = fresh.view.clone();
                 *known = Some(fresh);
                 drop(known);
-                self.grows(key, slot);
+                self.touch(key, slot);
                 return Ok(view);
             }
         }
@@ -168,7 +168,7 @@ impl Views {
     }
 
     /// This session was read: it may well grow next. Of the one that was read least lately the passes go.
-    fn grows(&self, key: &SessionKey, slot: Arc<Slot>) {
+    fn touch(&self, key: &SessionKey, slot: Arc<Slot>) {
         let mut growing = self.growing.lock();
         growing.insert(key.clone(), slot);
         if growing.len() > GROWING
@@ -204,7 +204,7 @@ impl Known {
     ) -> Result<Option<Known>> {
         let read_at = transcript::clock();
         let mut files = session.files.clone();
-        let ground = Ground::at(&session.key.root);
+        let ground = FsTrust::at(&session.key.root);
         let before = stamps(&session.key, &ground, &files)?;
         let mut names = Names::read(&session.key, &ground)?;
         passes.begin();

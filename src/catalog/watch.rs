@@ -32,7 +32,7 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// What was heard since the last time.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct PendingEvents {
     /// Absolute; directories as well as files.
     pub paths: HashSet<PathBuf>,
     /// Directories that are not watched any more, because they went away.
@@ -49,7 +49,7 @@ pub(super) struct News {
     pub heard: Vec<u64>,
 }
 
-impl News {
+impl PendingEvents {
     fn is_empty(&self) -> bool {
         self.paths.is_empty() && self.gone.is_empty() && !self.everything
     }
@@ -57,7 +57,7 @@ impl News {
 
 /// The watches on all stores.
 pub(super) struct Watch {
-    ears: Arc<Ears>,
+    ears: Arc<EventSink>,
     /// Made by [`Watch::begin`]; without it nothing is heard and nothing believed.
     watcher: Mutex<Option<RecommendedWatcher>>,
     watched: Mutex<HashSet<PathBuf>>,
@@ -66,9 +66,9 @@ pub(super) struct Watch {
 }
 
 /// What the thread that reads the events shares with everybody.
-struct Ears {
+struct EventSink {
     stores: Vec<Heard>,
-    news: Mutex<News>,
+    news: Mutex<PendingEvents>,
     arrived: Condvar,
     /// The path of [`Watch::mark`], and how often it was heard of.
     mark: Mutex<(PathBuf, u64)>,
@@ -117,7 +117,7 @@ impl Watch {
             place: Mutex::default(),
             links: Mutex::default(),
         };
-        let ears = Ears {
+        let ears = EventSink {
             stores: stores.iter().map(heard).collect(),
             news: Mutex::default(),
             arrived: Condvar::new(),
@@ -241,7 +241,7 @@ impl Watch {
 
     /// Waits for news; at most a second where something has to be polled, or is to be done once nothing is
     /// heard any more.
-    pub fn next(&self, poll: bool, when_quiet: bool) -> News {
+    pub fn next(&self, poll: bool, when_quiet: bool) -> PendingEvents {
         let mut news = self.ears.news.lock();
         let end = Instant::now() + POLL;
         while news.is_empty() {
@@ -249,14 +249,14 @@ impl Watch {
                 self.ears.arrived.wait(&mut news);
             } else if self.ears.arrived.wait_until(&mut news, end).timed_out() {
                 let heard = self.heard();
-                return News { poll, quiet: when_quiet, heard, ..News::default() };
+                return PendingEvents { poll, quiet: when_quiet, heard, ..PendingEvents::default() };
             }
         }
         drop(news);
         std::thread::sleep(GATHER);
         let mut news = self.ears.news.lock();
         let heard = self.heard();
-        let news = News { heard, ..std::mem::take(&mut *news) };
+        let news = PendingEvents { heard, ..std::mem::take(&mut *news) };
         let mut watched = self.watched.lock();
         if news.everything {
             // A directory may have been replaced without our hearing it: every watch is set again.
@@ -409,7 +409,7 @@ impl Heard {
     }
 }
 
-impl Ears {
+impl EventSink {
     /// A file to touch, watched; it has no name of its own, so nothing is left of it.
     fn new_mark(&self, watcher: &mut RecommendedWatcher) -> notify::Result<File> {
         let mark = tempfile::tempfile().map_err(notify::Error::io)?;

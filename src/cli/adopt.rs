@@ -35,7 +35,7 @@ pub fn run(args: &AdoptArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         let done = if args.dry_run { task.tell(listed, out) } else { task.copy(listed, out) };
         if let Err(failure) = done {
             let Failure::Refused(refusal) = failure else { return Err(failure) };
-            output::complain(&format!("{}: {refusal}", listed.session.id));
+            output::warn(&format!("{}: {refusal}", listed.session.id));
             refused += 1;
         }
     }
@@ -57,7 +57,7 @@ impl Task<'_> {
         let is_there = |id: &str| self.has(session.key.agent, id);
         match cut::adopt(self.state, session, &view.history, self.new, &is_there)? {
             Adopted::Now { id } => writeln!(out, "{}", crate::render::one_line(&id))?,
-            Adopted::Before { id } => output::complain(&copied_before(session, &id)),
+            Adopted::Before { id } => output::warn(&copied_before(session, &id)),
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Task<'_> {
         let (session, history) = (&view.session, &view.history);
         let agent = session.key.agent;
         if let Some(id) = cut::adopted_before(self.state, session, self.new, &|id| self.has(agent, id))? {
-            output::complain(&copied_before(session, &id));
+            output::warn(&copied_before(session, &id));
             return Ok(());
         }
         let last = history.last_finished()?;
@@ -161,7 +161,7 @@ fn mention_projects_below(listing: &Listing, old: &[PathBuf]) {
         let below = listing.projects.range(old.clone()..).map(|(project, _)| project);
         for project in below.take_while(|project| project.starts_with(old)).filter(|project| *project != old)
         {
-            output::complain(&format!(
+            output::warn(&format!(
                 "{} is a project of its own; its sessions are not copied",
                 output::path(project)
             ));

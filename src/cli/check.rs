@@ -68,7 +68,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let unread = report.unread;
     let (damaged, remarks) = report.end()?;
     let read = output::counted(sessions as usize, "session");
-    output::complain(&format!("{read} read, {damaged} damages, {remarks} other remarks"));
+    output::warn(&format!("{read} read, {damaged} damages, {remarks} other remarks"));
     Ok(match (damaged, unread) {
         (1.., _) => Exit::Damage,
         // Whether all is sound is not known.
@@ -216,7 +216,7 @@ fn with_subagents(catalog: &Catalog, session: &Arc<Session>) -> Vec<Arc<Session>
     let mut all = vec![session.clone()];
     match catalog.subagents(session) {
         Ok(subagents) => all.extend(subagents),
-        Err(refusal) => output::complain(&format!("{}: {refusal}", session.id)),
+        Err(refusal) => output::warn(&format!("{}: {refusal}", session.id)),
     }
     all
 }

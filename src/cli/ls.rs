@@ -62,7 +62,7 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let listing = catalog.listing();
     for (agent, problem) in &listing.problems {
-        output::complain(&format!("{agent}: {problem}"));
+        output::warn(&format!("{agent}: {problem}"));
     }
     let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
     let rows = rows(&catalog, &chosen);
@@ -79,12 +79,10 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     if rows.is_empty() {
         match args.all {
-            true => output::complain("no sessions in any store"),
+            true => output::warn("no sessions in any store"),
             false => {
                 let dir = output::path(&selection::as_given(args.dir.as_deref())?);
-                output::complain(&format!(
-                    "no sessions of {dir}; `turnfs ls --all` lists those of all projects"
-                ));
+                output::warn(&format!("no sessions of {dir}; `turnfs ls --all` lists those of all projects"));
             }
         }
         return Ok(Exit::Done);
@@ -112,7 +110,7 @@ fn rows(catalog: &Catalog, chosen: &[Chosen]) -> Vec<Row> {
     let all = parts.into_iter().flatten();
     all.map(|(row, complaint)| {
         if let Some(complaint) = complaint {
-            output::complain(&complaint);
+            output::warn(&complaint);
         }
         row
     })

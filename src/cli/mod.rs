@@ -67,7 +67,7 @@ pub fn run() -> ExitCode {
         Err(failure) => {
             // What was printed before the failure still counts.
             let _ = out.flush();
-            output::complain(&failure.to_string());
+            output::warn(&failure.to_string());
             match cli.command {
                 Command::Check(_) => Exit::CouldNotRun.into(),
                 _ => Exit::Failed.into(),

@@ -49,8 +49,8 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn mention_work_tree(mountpoint: &Path) {
     let tree = daemon::resolve(mountpoint).ok().and_then(|path| Some((work_tree::around(&path)?, path)));
     if let Some((tree, path)) = tree {
-        output::complain(&in_work_tree(&path, &tree));
-        output::complain(&format!("to keep git out of it altogether: {}", tree.exclude));
+        output::warn(&in_work_tree(&path, &tree));
+        output::warn(&format!("to keep git out of it altogether: {}", tree.exclude));
     }
 }
 

@@ -12,7 +12,7 @@ use super::exit::Failure;
 use crate::render;
 
 /// A sentence on stderr. The reader may have gone; there is nobody else to tell.
-pub fn complain(sentence: &str) {
+pub fn warn(sentence: &str) {
     let _ = writeln!(io::stderr(), "turnfs: {}", render::one_line(sentence));
 }
 

@@ -20,7 +20,7 @@ pub fn run(args: &PruneArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     out.flush()?;
     let bytes: u64 = pruned.iter().map(|one| one.bytes).sum();
     let verb = if args.dry_run { "would delete" } else { "deleted" };
-    output::complain(&format!("{verb} {} of undos, {bytes} bytes", output::counted(pruned.len(), "backup")));
+    output::warn(&format!("{verb} {} of undos, {bytes} bytes", output::counted(pruned.len(), "backup")));
     Ok(Exit::Done)
 }
 

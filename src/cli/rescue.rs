@@ -24,6 +24,6 @@ pub fn run(args: &RescueArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         0 => String::new(),
         more => format!("; {more} more in salvage/ cannot be told apart from what follows them"),
     };
-    output::complain(&format!("{kept} in the new session {id}{rest}"));
+    output::warn(&format!("{kept} in the new session {id}{rest}"));
     Ok(Exit::Done)
 }

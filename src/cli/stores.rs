@@ -24,7 +24,7 @@ pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     // Also for who only looks: half a cut must not be shown as a session.
     match recovered_state() {
         Ok(_) | Err(Failure::Refused(Refusal::NotFound { .. })) => {}
-        Err(failure) => output::complain(&failure.to_string()),
+        Err(failure) => output::warn(&failure.to_string()),
     }
     Ok(Arc::new(catalog))
 }
@@ -44,7 +44,7 @@ pub fn state() -> Result<StateDir, Failure> {
 pub fn recovered_state() -> Result<StateDir, Failure> {
     let state = state()?;
     for sentence in cut::recover(&state)? {
-        output::complain(&sentence);
+        output::warn(&sentence);
     }
     Ok(state)
 }

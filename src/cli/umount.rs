@@ -12,7 +12,7 @@ pub fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     let state = StateDir::of(&Environment::of_process()).ok();
     let how = daemon::umount(state.as_ref(), &args.mountpoint)?;
     if how == Detached::Lazily {
-        output::complain("a program was still using the mount, so it was detached: its open files end now");
+        output::warn("a program was still using the mount, so it was detached: its open files end now");
     }
     Ok(Exit::Done)
 }

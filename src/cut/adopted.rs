@@ -41,6 +41,6 @@ pub(super) fn note(locked: &Locked, project: &Path, id: &str) -> Result<()> {
 
 /// What cannot be read counts as nothing noted: at worst there is a second copy, and nothing is lost.
 fn notes(folder: &Folder) -> Result<Notes> {
-    let bytes = folder.tree.slurp(Path::new(ADOPTED))?;
+    let bytes = folder.tree.read_to_vec(Path::new(ADOPTED))?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
 }

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{CHUNK, Open, Tree};
 use super::journal::{Change, Direction, How, Image};
-use super::lease::Hands;
+use super::lease::HeldLocks;
 use super::scan::Scan;
-use super::several_names::{self, new_name as beside};
+use super::several_names::{self, new_name as temporary_name};
 use crate::session::{Refusal, Result};
 
 /// Where changes are made: the store, with the hands that hold its files, and the undo's directory.
-pub(super) struct Site<'a> {
+pub(super) struct ApplyContext<'a> {
     pub store: &'a Tree,
-    pub hands: &'a Hands,
+    pub hands: &'a HeldLocks,
     pub backup: &'a Tree,
 }
 
-impl Site<'_> {
+impl ApplyContext<'_> {
     /// Makes one change, durable when this returns.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Site<'_> {
         several_names::take_in_old(self.store, &change.file, from, now, is_awaited)
     }
 
-    /// As [`Site::roll_back_in_place`], of a file that has got more names since it was cut: they keep what they have.
+    /// As [`ApplyContext::roll_back_in_place`], of a file that has got more names since it was cut: they keep what they have.
     /// Its content: what was kept, the `old` tail, and what stands in `open` from `growth_at` on.
     fn restore_in_a_new_file(
         &self,
@@ -168,9 +168,9 @@ impl Site<'_> {
         growth_at: u64,
         old: &Open,
     ) -> Result<()> {
-        let beside = beside(&change.file);
-        self.store.unlink(&beside)?;
-        let copy = self.store.create(&beside)?;
+        let temporary = temporary_name(&change.file);
+        self.store.unlink(&temporary)?;
+        let copy = self.store.create(&temporary)?;
         copy.copy_from(open, 0, change.keep, 0)?;
         copy.copy_from(old, 0, old.len()?, change.keep)?;
         let grown = open.len()?.saturating_sub(growth_at);
@@ -180,7 +180,7 @@ impl Site<'_> {
             copy.set_mtime(from.mtime)?;
         }
         copy.sync()?;
-        self.store.rename(&beside, &change.file, true)?;
+        self.store.rename(&temporary, &change.file, true)?;
         self.store.sync_parent(&change.file)?;
         self.take_in_old(change, from, &copy)
     }
@@ -199,7 +199,7 @@ impl Site<'_> {
         change: &Change,
         direction: Direction,
     ) -> Result<Option<String>> {
-        self.store.unlink(&beside(&change.file))?;
+        self.store.unlink(&temporary_name(&change.file))?;
         let from = direction.start(change);
         let mut note = None;
         if let Some(open) = self.store.read(&change.file)? {
@@ -264,7 +264,7 @@ impl Site<'_> {
 
     /// A new file beside, fsynced, renamed into place, the directory fsynced.
     fn put(&self, change: &Change, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
-        let temporary = beside(&change.file);
+        let temporary = temporary_name(&change.file);
         self.store.ensure_parents(&change.file)?;
         let open = self.store.create(&temporary)?;
         let source = self.tail(tail)?;

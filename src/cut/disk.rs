@@ -2,7 +2,7 @@
 //!
 //! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
 //! written by `row`, through SQLite): `Tree` its names, `open::Open` what is in a file. Each changing operation passes
-//! [`fault::pass`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
+//! [`fault::inject`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
 
 mod open;
@@ -66,7 +66,7 @@ impl Tree {
     /// Makes the directory itself accessible to its owner only.
     pub fn close_to_others(&self) -> Result<()> {
         let close = || -> io::Result<()> {
-            fault::pass("mode")?;
+            fault::inject("mode")?;
             Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?)
         };
         close().map_err(|e| self.error("closing to others", Path::new(""), e))
@@ -183,7 +183,7 @@ impl Tree {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (dir, name) = self.at("making", relative)?;
         let create = || -> io::Result<OwnedFd> {
-            fault::pass("create")?;
+            fault::inject("create")?;
             let fd = rustix::fs::openat(&dir, &name, flags, PRIVATE_FILE)?;
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
             Ok(fd)
@@ -196,7 +196,7 @@ impl Tree {
     pub fn mkdir(&self, relative: &Path) -> Result<()> {
         let (dir, name) = self.at("making", relative)?;
         let make = || -> io::Result<()> {
-            fault::pass("mkdir")?;
+            fault::inject("mkdir")?;
             rustix::fs::mkdirat(&dir, &name, PRIVATE_DIR)?;
             Ok(rustix::fs::chmodat(&dir, &name, PRIVATE_DIR, AtFlags::empty())?)
         };
@@ -220,7 +220,7 @@ impl Tree {
         let (from_dir, from_name) = self.at("renaming to", from)?;
         let (to_dir, to_name) = self.at("renaming to", to)?;
         let rename = || -> io::Result<()> {
-            fault::pass("rename")?;
+            fault::inject("rename")?;
             if replace {
                 return Ok(rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name)?);
             }
@@ -248,7 +248,7 @@ impl Tree {
         let (from_dir, from_name) = self.at("linking to", file)?;
         let (to_dir, to_name) = self.at("linking to", second)?;
         let link = || -> io::Result<()> {
-            fault::pass("link")?;
+            fault::inject("link")?;
             Ok(rustix::fs::linkat(&from_dir, &from_name, &to_dir, &to_name, AtFlags::empty())?)
         };
         link().map_err(|e| self.error("linking to", second, e))
@@ -274,7 +274,7 @@ impl Tree {
 
     fn remove(&self, relative: &Path, flags: AtFlags) -> Result<()> {
         let remove = || -> io::Result<()> {
-            fault::pass("unlink")?;
+            fault::inject("unlink")?;
             let (dir, name) = match self.place(relative, Last::AsItIs) {
                 Err(Stop::Failed(errno)) => return Err(errno.into()),
                 // Nothing of ours is behind it.
@@ -365,7 +365,7 @@ impl Tree {
     fn sync(&self, dir: &OwnedFd, relative: &Path) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let sync = || -> io::Result<()> {
-            fault::pass("syncdir")?;
+            fault::inject("syncdir")?;
             Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?)
         };
         sync().map_err(|e| self.error("syncing", relative, e))
@@ -375,7 +375,7 @@ impl Tree {
     ///
     /// # Errors
     /// EFBIG if it is longer than [`LONGEST_SLURP`]; and what prevents reading.
-    pub fn slurp(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
+    pub fn read_to_vec(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
         let Some(open) = self.read(relative)? else { return Ok(None) };
         let Some(len) = usize::try_from(open.len()?).ok().filter(|len| *len <= LONGEST_SLURP) else {
             return Err(self.error("reading", relative, Errno::FBIG.into()));
@@ -388,20 +388,20 @@ impl Tree {
 
     /// Puts a small file of turnfs's own in place: beside, fsync, rename, fsync of the directory.
     pub fn put(&self, relative: &Path, bytes: &[u8]) -> Result<()> {
-        let beside = relative.with_extension("new");
+        let temporary = relative.with_extension("new");
         // What a crash left of an earlier try.
-        if self.stat(&beside)?.is_some() {
-            self.unlink(&beside)?;
+        if self.stat(&temporary)?.is_some() {
+            self.unlink(&temporary)?;
         }
-        let file = self.create(&beside)?;
+        let file = self.create(&temporary)?;
         let write = || -> Result<()> {
             file.write_all(bytes, 0)?;
             file.sync()?;
-            self.rename(&beside, relative, true)
+            self.rename(&temporary, relative, true)
         };
         if let Err(refusal) = write() {
             // On a full disk its space is wanted back at once; the next try removes it otherwise.
-            let _ = self.unlink(&beside);
+            let _ = self.unlink(&temporary);
             return Err(refusal);
         }
         self.sync_parent(relative)
@@ -430,7 +430,7 @@ mod tests {
     fn a_file_of_a_terabyte_is_not_read_whole() {
         let dir = tempfile::tempdir().unwrap();
         File::create(dir.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
-        let refused = Tree::open(dir.path()).unwrap().slurp(Path::new("huge")).unwrap_err();
+        let refused = Tree::open(dir.path()).unwrap().read_to_vec(Path::new("huge")).unwrap_err();
         assert_eq!(refused.errno(), Errno::FBIG);
     }
 }

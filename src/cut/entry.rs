@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{Tree, temporary};
 use super::journal::{Direction, EntryChange, Record, StoreLock};
-use super::lease::{Hands, HeldByWriter, OnWriter};
+use super::lease::{HeldByWriter, HeldLocks, OnWriter};
 use super::state::Locked;
 use crate::agents::{self, Agent, SharedIndex};
 use crate::session::{Entry, IndexEdit, Lock, Plan, Refusal, Result};
@@ -87,7 +87,7 @@ pub(super) fn roll_back(
     change: &EntryChange,
     direction: Direction,
 ) -> Result<Option<String>> {
-    store.unlink(&beside(&change.index))?;
+    store.unlink(&temporary_name(&change.index))?;
     let form = form(agent)?;
     let bytes = read(store, &change.index)?;
     let now = form.find(&bytes, &change.id)?;
@@ -108,9 +108,9 @@ pub(super) fn roll_back(
 ///
 /// # Errors
 /// [`Refusal::StoreLocked`] while somebody has one of them.
-pub(super) fn locks(store: &Tree, record: &Record) -> Result<Hands> {
+pub(super) fn locks(store: &Tree, record: &Record) -> Result<HeldLocks> {
     let locks: Vec<Lock> = record.locks.iter().map(StoreLock::lock).collect();
-    Hands::take(store, &locks, OnWriter::GoOn)?.map_err(|held| match held {
+    HeldLocks::take(store, &locks, OnWriter::GoOn)?.map_err(|held| match held {
         HeldByWriter::Open(file) | HeldByWriter::OpenAndLinked(file) | HeldByWriter::Lock { file, .. } => {
             Refusal::StoreLocked { what: file.display().to_string() }
         }
@@ -119,8 +119,8 @@ pub(super) fn locks(store: &Tree, record: &Record) -> Result<Hands> {
 
 /// The agent that a session of the state directory belongs to.
 pub(super) fn agent_of(locked: &Locked) -> Result<&'static dyn Agent> {
-    let whose = locked.folder.whose()?;
-    let kind = whose.and_then(|whose| whose.agent.parse().ok());
+    let identity = locked.folder.identity()?;
+    let kind = identity.and_then(|identity| identity.agent.parse().ok());
     let unknown = || Refusal::Unsupported { what: "the agent of an interrupted cut".into() };
     Ok(agents::agent(kind.ok_or_else(unknown)?))
 }
@@ -141,7 +141,7 @@ fn same(form: &dyn SharedIndex, one: Option<&Entry>, other: Option<&Entry>) -> b
 
 fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
     store
-        .slurp(index)?
+        .read_to_vec(index)?
         .ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
 }
 
@@ -149,7 +149,7 @@ fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
 /// for its index, so it is looked at once more right before: nobody's change in between is lost.
 fn write(store: &Tree, index: &Path, before: &[u8], bytes: &[u8]) -> Result<()> {
     let facts = store.stat(index)?.ok_or_else(|| Refusal::NotFound { what: index.display().to_string() })?;
-    let temporary = beside(index);
+    let temporary = temporary_name(index);
     // What a crash left of an earlier try.
     store.unlink(&temporary)?;
     let open = store.create(&temporary)?;
@@ -171,6 +171,6 @@ fn write(store: &Tree, index: &Path, before: &[u8], bytes: &[u8]) -> Result<()> 
 }
 
 /// Clients ignore `*.tmp`.
-pub(super) fn beside(file: &Path) -> PathBuf {
+pub(super) fn temporary_name(file: &Path) -> PathBuf {
     temporary(file, ".turnfs.tmp")
 }

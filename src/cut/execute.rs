@@ -8,13 +8,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::UndoDone;
-use super::apply::Site;
+use super::apply::ApplyContext;
 use super::disk::Tree;
 use super::entry;
 use super::journal::{Direction, How, Kind, Owner, Record, StoreLock, VERSION};
-use super::lease::{Hands, HeldByWriter, OnWriter};
-use super::recover::settle;
-use super::resolve::{self, Ground, Growth};
+use super::lease::{HeldByWriter, HeldLocks, OnWriter};
+use super::recover::recover_session;
+use super::resolve::{self, Growth, LockedSources};
 use super::row;
 use super::scan;
 use super::several_names;
@@ -38,7 +38,7 @@ pub(super) fn undo(
 ) -> Result<UndoDone> {
     let store = Tree::store(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
-    settle(&locked, &store)?;
+    recover_session(&locked, &store)?;
     // Before the writer: a number that does not exist is told so, whoever works there.
     let plan = agent.plan_undo(session, seen, n)?;
     let asked = n.to_string();
@@ -48,7 +48,8 @@ pub(super) fn undo(
     let turns = if force { turns_now(agent, &store, session, seen) } else { seen.turns.clone() };
     let hands = take_hands(agent, &store, &plan.locks, force, &asked)?;
     let growth = if force { Growth::Accepted } else { Growth::Refused };
-    let mut ground = Ground::check(&store, &hands, &plan.based_on, resolve::marks_of(&plan.made), growth)?;
+    let mut ground =
+        LockedSources::check(&store, &hands, &plan.based_on, resolve::marks_of(&plan.made), growth)?;
     let resolved = ground.resolve(&store, &hands, &plan.made)?;
     let entry = entry::resolve(agent, &store, &plan)?;
 
@@ -137,7 +138,7 @@ pub(super) fn redo(
         return Err(nothing());
     }
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
-    settle(&locked, &store)?;
+    recover_session(&locked, &store)?;
     let numbers = undone::counting_numbers(&locked.folder)?;
     let number = match number {
         Some(number) => numbers.contains(&number).then_some(number),
@@ -277,11 +278,11 @@ impl Cut<'_> {
     /// The hands that come back still hold the store's own lock files.
     fn run(
         &self,
-        mut hands: Hands,
+        mut hands: HeldLocks,
         mut row: Option<row::Held<'_>>,
         verify: impl FnOnce() -> Result<()>,
-    ) -> Result<Hands> {
-        let mut apply = |hands: &mut Hands| -> Result<()> {
+    ) -> Result<HeldLocks> {
+        let mut apply = |hands: &mut HeldLocks| -> Result<()> {
             let in_place = self.record.changes.iter().filter(|change| change.how == How::InPlace);
             for change in in_place {
                 hands.make_its_own(self.store, &change.file)?;
@@ -296,7 +297,7 @@ impl Cut<'_> {
             {
                 row.apply()?;
             }
-            let site = Site { store: self.store, hands: &*hands, backup: self.backup };
+            let site = ApplyContext { store: self.store, hands: &*hands, backup: self.backup };
             for (index, change) in self.in_order() {
                 site.apply(index, change, self.direction)?;
             }
@@ -355,13 +356,13 @@ impl Cut<'_> {
         order.into_iter()
     }
 
-    fn best_hands(&self) -> Hands {
+    fn best_hands(&self) -> HeldLocks {
         leases_for(self.store, self.record)
     }
 
-    fn roll_back(&self, hands: &Hands, why: Refusal) -> Refusal {
-        let site = Site { store: self.store, hands, backup: self.backup };
-        match take_back(self.agent, &site, self.locked, self.record, self.direction) {
+    fn roll_back(&self, hands: &HeldLocks, why: Refusal) -> Refusal {
+        let site = ApplyContext { store: self.store, hands, backup: self.backup };
+        match roll_back_session(self.agent, &site, self.locked, self.record, self.direction) {
             Ok(_) => why,
             Err(rolling_back) => {
                 Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
@@ -374,8 +375,8 @@ impl Cut<'_> {
         // A client that appended behind the cut meanwhile makes the turns its own business; that the
         // kept bytes are the promised ones was verified, and is verified again here.
         let mut grown = false;
-        let no_hands = Hands::default();
-        let site = Site { store: self.store, hands: &no_hands, backup: self.backup };
+        let no_hands = HeldLocks::default();
+        let site = ApplyContext { store: self.store, hands: &no_hands, backup: self.backup };
         for change in &self.record.changes {
             if let (Some(image), Ok(history)) = (self.direction.goal(change), &history)
                 // What the pass that read the session found need not be read once more.
@@ -399,20 +400,20 @@ impl Cut<'_> {
 }
 
 /// Leases on what a record changes in place, as far as they can be had.
-pub(super) fn leases_for(store: &Tree, record: &Record) -> Hands {
+pub(super) fn leases_for(store: &Tree, record: &Record) -> HeldLocks {
     let in_place = record.changes.iter().filter(|change| change.how == How::InPlace);
     let locks: Vec<Lock> = in_place.map(|change| Lock::Lease { file: change.file.clone() }).collect();
-    match Hands::take(store, &locks, OnWriter::GoOn) {
+    match HeldLocks::take(store, &locks, OnWriter::GoOn) {
         Ok(Ok(hands)) => hands,
-        Ok(Err(_)) | Err(_) => Hands::default(),
+        Ok(Err(_)) | Err(_) => HeldLocks::default(),
     }
 }
 
 /// Rolls back a record's changes, then removes the journal (and an undo's backup). The sentences are
 /// what there was to tell.
-pub(super) fn take_back(
+pub(super) fn roll_back_session(
     agent: &dyn Agent,
-    site: &Site<'_>,
+    site: &ApplyContext<'_>,
     locked: &Locked,
     record: &Record,
     direction: Direction,
@@ -442,9 +443,9 @@ pub(super) fn take_hands(
     locks: &[Lock],
     force: bool,
     asked: &str,
-) -> Result<Hands> {
+) -> Result<HeldLocks> {
     let on_writer = if force { OnWriter::GoOn } else { OnWriter::Refuse };
-    Hands::take(store, locks, on_writer)?.map_err(|held| {
+    HeldLocks::take(store, locks, on_writer)?.map_err(|held| {
         let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (file, evidence) = match &held {
             HeldByWriter::Open(file) => (file, format!("has {} open for writing", name(file))),

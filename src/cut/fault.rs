@@ -7,12 +7,12 @@
 
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-pub(super) fn pass(_: &'static str) -> std::io::Result<()> {
+pub(super) fn inject(_: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
 #[cfg(feature = "faults")]
-pub(super) use armed::pass;
+pub(super) use armed::inject;
 
 #[cfg(feature = "faults")]
 mod armed {
@@ -32,7 +32,7 @@ mod armed {
     static COUNT: AtomicU64 = AtomicU64::new(0);
 
     /// Passes an operation that is about to be done; the error that it is to fail with, if any.
-    pub(in super::super) fn pass(operation: &'static str) -> io::Result<()> {
+    pub(in super::super) fn inject(operation: &'static str) -> io::Result<()> {
         let at = COUNT.fetch_add(1, Ordering::SeqCst) + 1;
         match FAULT.get_or_init(|| parse(&std::env::var("TURNFS_FAULT").unwrap_or_default())) {
             Fault::None => Ok(()),

@@ -1,7 +1,7 @@
 //! One fork from beginning to end: lock, look, plan, verify, journal, make, read again, commit.
 //!
 //! What a fork makes is a directory of its own (here), or files that stand beside those of other sessions
-//! (`beside`). Either way nothing of it counts before all of it is durable, and the source is only read.
+//! (`fork_files`). Either way nothing of it counts before all of it is durable, and the source is only read.
 //!
 //! A project's entry in a shared index comes before the directory, for a client must never find a session of
 //! a project that its index does not list; a session's entry comes last.
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::adopted;
-use super::beside;
 use super::disk::Tree;
 use super::entry;
 use super::execute::{is_rebuilt, now, take_hands};
+use super::fork_files;
 use super::journal::{Direction, EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION};
-use super::lease::Hands;
-use super::recover::settle;
-use super::resolve::{self, Ground, Growth};
+use super::lease::HeldLocks;
+use super::recover::recover_session;
+use super::resolve::{self, Growth, LockedSources};
 use super::scan;
 use super::state::{JOURNAL, Locked, StateDir};
 use super::verify::{self, Expected, Proof};
@@ -65,7 +65,7 @@ pub(super) fn adopt(
 pub(super) fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
     let store = Tree::store(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
-    settle(&locked, &store)?;
+    recover_session(&locked, &store)?;
     Ok((store, locked))
 }
 
@@ -94,13 +94,16 @@ impl Fork<'_> {
     pub fn make(&self, n: u32) -> Result<String> {
         let hands = take_hands(self.agent, self.store, &self.plan.locks, true, &n.to_string())?;
         let marks = resolve::marks(self.plan.made.contents());
-        let mut ground = Ground::check(self.source, &hands, &self.plan.based_on, marks, Growth::Accepted)?;
+        let mut ground =
+            LockedSources::check(self.source, &hands, &self.plan.based_on, marks, Growth::Accepted)?;
         match &self.plan.made {
             NewFiles::Dir { dir, staging, files } => {
                 let new = NewDir { dir: dir.clone(), staging: staging.clone() };
                 self.in_dir(&hands, &mut ground, &new, files)
             }
-            NewFiles::Beside { files, row } => beside::make(self, &hands, &mut ground, files, row.as_ref()),
+            NewFiles::Beside { files, row } => {
+                fork_files::make(self, &hands, &mut ground, files, row.as_ref())
+            }
         }
     }
 
@@ -158,7 +161,7 @@ impl Fork<'_> {
         for Written { file, len, hash } in written {
             // What the pass that read the session found need not be read once more.
             let read = history.has(file, *len, *hash);
-            if !read && !scan::holds(self.store, &Hands::default(), file, Some((*len, *hash)))? {
+            if !read && !scan::holds(self.store, &HeldLocks::default(), file, Some((*len, *hash)))? {
                 return Err(Refusal::NotAsPromised { what: file.display().to_string() });
             }
         }
@@ -181,7 +184,7 @@ impl Fork<'_> {
     }
 
     /// The errno of the first error, once the store is as before; else that it is not.
-    pub fn withdrawn(&self, put_back: Result<()>, why: Refusal) -> Refusal {
+    pub fn abort(&self, put_back: Result<()>, why: Refusal) -> Refusal {
         match put_back.and_then(|()| self.commit()) {
             Ok(()) => why,
             Err(rolling_back) => {
@@ -192,8 +195,8 @@ impl Fork<'_> {
 
     fn in_dir(
         &self,
-        hands: &Hands,
-        ground: &mut Ground,
+        hands: &HeldLocks,
+        ground: &mut LockedSources,
         new: &NewDir,
         files: &[(PathBuf, Content)],
     ) -> Result<String> {
@@ -205,15 +208,15 @@ impl Fork<'_> {
         let made = self.build(hands, ground, new, files, entry).and_then(|written| self.read_again(&written));
         match made.and_then(|()| self.commit()) {
             Ok(()) => Ok(self.plan.promise.id.clone()),
-            Err(refusal) => Err(self.withdrawn(self.remove(new, entry), refusal)),
+            Err(refusal) => Err(self.abort(self.remove(new, entry), refusal)),
         }
     }
 
     /// Builds the directory where no client looks, and renames it to its place.
     fn build(
         &self,
-        hands: &Hands,
-        ground: &mut Ground,
+        hands: &HeldLocks,
+        ground: &mut LockedSources,
         NewDir { dir, staging }: &NewDir,
         files: &[(PathBuf, Content)],
         entry: Option<&EntryChange>,

@@ -282,7 +282,7 @@ fn start_time(pid: u32) -> Option<u64> {
 
 /// The session that a folder of the state directory belongs to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Whose {
+pub(super) struct SessionIdentity {
     pub version: u32,
     pub agent: String,
     pub id: String,

@@ -26,7 +26,7 @@ const READER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The locks of a cut and the files that they hold open. Dropping it lets go of everything, of what was taken last first.
 #[derive(Debug, Default)]
-pub(super) struct Hands {
+pub(super) struct HeldLocks {
     files: HashMap<PathBuf, Hold>,
     /// Inodes that had the name of one of `files` before: `several_names`.
     old: Vec<Old>,
@@ -167,21 +167,21 @@ pub(super) enum HeldByWriter {
 }
 
 // In reverse: a client that gets the lock of an index takes its session's lock next, without waiting for it.
-impl Drop for Hands {
+impl Drop for HeldLocks {
     fn drop(&mut self) {
         self.files.clear();
         while self.flocks.pop().is_some() {}
     }
 }
 
-impl Hands {
+impl HeldLocks {
     /// Takes the locks in their order.
     pub fn take(
         store: &Tree,
         locks: &[Lock],
         on_writer: OnWriter,
-    ) -> Result<std::result::Result<Hands, HeldByWriter>> {
-        let mut hands = Hands::default();
+    ) -> Result<std::result::Result<HeldLocks, HeldByWriter>> {
+        let mut hands = HeldLocks::default();
         for lock in locks {
             match lock {
                 Lock::Lease { file } => {
@@ -286,7 +286,7 @@ impl Hands {
     }
 
     /// Takes over what other hands noted of clients that were about to write to old inodes.
-    pub fn await_too(&mut self, other: &Hands) {
+    pub fn await_too(&mut self, other: &HeldLocks) {
         self.awaited.extend(other.awaited.iter().cloned());
     }
 

@@ -5,7 +5,7 @@
 //! files), `cli`, and by `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
 //!
 //! - `execute`: an undo or redo from beginning to end. `fork`: a fork, rescue or adoption, as a directory of
-//!   its own; `beside`: as files beside others; `branch`: of what an undo removed. `recover`: what a crash left of either. No other path changes
+//!   its own; `fork_files`: as files beside others; `branch`: of what an undo removed. `recover`: what a crash left of either. No other path changes
 //!   a store.
 //! - `resolve` turns steps into changes; these are made and taken back by `apply` (files), `entry` (a shared
 //!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
@@ -17,13 +17,13 @@
 
 mod adopted;
 mod apply;
-mod beside;
 mod branch;
 mod disk;
 mod entry;
 mod execute;
 mod fault;
 mod fork;
+mod fork_files;
 mod journal;
 mod lease;
 mod private;

@@ -207,11 +207,11 @@ impl PrivateDir {
     /// # Errors
     /// What prevents it; what was there stays then.
     pub fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let beside = format!("{name}.new");
-        self.remove(&beside)?;
-        let mut file = self.open_file(&beside, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        let temporary = format!("{name}.new");
+        self.remove(&temporary)?;
+        let mut file = self.open_file(&temporary, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
         file.write_all(bytes).map_err(|e| Refusal::io("writing", &self.path.join(name), e))?;
-        self.rename(&beside, name)
+        self.rename(&temporary, name)
     }
 
     /// Renames a file in it, over what may be there.

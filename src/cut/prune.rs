@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::disk::Tree;
-use super::journal::Whose;
-use super::recover::settle;
+use super::journal::SessionIdentity;
+use super::recover::recover_session;
 use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
 use crate::agents::{self, Discovery};
@@ -40,11 +40,11 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
     let now = crate::session::now();
     let mut pruned = Vec::new();
     for folder in Folder::all(state)? {
-        let Some(whose) = folder.whose()? else { continue };
+        let Some(identity) = folder.identity()? else { continue };
         let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
-        let gone = is_gone(&locked.folder, &whose)?;
-        if !dry_run && let Ok(store) = Tree::store(&whose.root) {
-            settle(&locked, &store)?;
+        let gone = is_gone(&locked.folder, &identity)?;
+        if !dry_run && let Ok(store) = Tree::store(&identity.root) {
+            recover_session(&locked, &store)?;
         }
         if has_journal(&locked)? {
             continue;
@@ -57,8 +57,8 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
                 continue;
             }
             pruned.push(Pruned {
-                agent: whose.agent.parse().ok(),
-                session: whose.id.clone(),
+                agent: identity.agent.parse().ok(),
+                session: identity.id.clone(),
                 number,
                 at,
                 turns: record.turns_before.saturating_sub(record.turns_after),
@@ -77,13 +77,13 @@ pub fn prune(state: &StateDir, older_than: Duration, dry_run: bool) -> Result<Ve
 /// Whether the agent deleted the session: its store is there, and neither the session's files nor the agent's
 /// list have it. One that only moved (archived, compressed) is not gone, nor is anything on a disk that is not
 /// mounted now.
-fn is_gone(folder: &Folder, whose: &Whose) -> Result<bool> {
-    let Ok(store) = Tree::store(&whose.root) else { return Ok(false) };
-    if !folder.is_of(&whose.agent, &store)? {
+fn is_gone(folder: &Folder, identity: &SessionIdentity) -> Result<bool> {
+    let Ok(store) = Tree::store(&identity.root) else { return Ok(false) };
+    if !folder.is_of(&identity.agent, &store)? {
         return Ok(false);
     }
     // Also where a link leads nowhere now: the disk behind it may come back.
-    if !matches!(store.stat(&whose.path), Ok(None)) {
+    if !matches!(store.stat(&identity.path), Ok(None)) {
         return Ok(false);
     }
     for number in undone::counting_numbers(folder)? {
@@ -91,9 +91,9 @@ fn is_gone(folder: &Folder, whose: &Whose) -> Result<bool> {
             return Ok(false);
         }
     }
-    let Ok(kind) = whose.agent.parse::<AgentKind>() else { return Ok(false) };
-    let found = agents::agent(kind).discover(&whose.root, &Discovery::default());
-    Ok(found.is_ok_and(|found| found.sessions.iter().all(|session| session.id != whose.id)))
+    let Ok(kind) = identity.agent.parse::<AgentKind>() else { return Ok(false) };
+    let found = agents::agent(kind).discover(&identity.root, &Discovery::default());
+    Ok(found.is_ok_and(|found| found.sessions.iter().all(|session| session.id != identity.id)))
 }
 
 fn has_journal(locked: &Locked) -> Result<bool> {

@@ -3,7 +3,7 @@
 //! A journal that is there while nobody holds the session's lock belongs to a process that died (or that
 //! could not roll back): a cut counts only when its journal is renamed away, and a process lets go of the
 //! lock only after that. So the rule is one: roll back. Two exceptions: a fork that is complete stays (its
-//! directory is at its place, or its files and what makes them count: `fork`, `beside`), and so does an undo
+//! directory is at its place, or its files and what makes them count: `fork`, `fork_files`), and so does an undo
 //! from which the agent has gone on since ([`is_worked_on`]).
 
 use std::path::Path;
@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::apply::Site;
+use super::apply::ApplyContext;
 use super::disk::Tree;
 use super::entry;
-use super::execute::{leases_for, take_back};
+use super::execute::{leases_for, roll_back_session};
 use super::journal::{Direction, Kind, Record, VERSION};
 use super::row;
 use super::state::{BAD_JOURNAL, BRANCH, Folder, JOURNAL, Locked, StateDir, undone_dir};
@@ -37,17 +37,17 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
         if !has_journal && !has_copy && folder.numbers()? == undone::counting_numbers(&folder)? {
             continue;
         }
-        let whose = folder.whose()?;
+        let identity = folder.identity()?;
         let name = folder.tree.path().display().to_string();
         let Some(locked) = folder.lock(Duration::ZERO)? else { continue };
-        let told = match &whose {
-            Some(whose) => {
-                let store = Tree::store(&whose.root);
-                store.and_then(|store| settle(&locked, &store))
+        let told = match &identity {
+            Some(identity) => {
+                let store = Tree::store(&identity.root);
+                store.and_then(|store| recover_session(&locked, &store))
             }
             None => Ok(vec![format!("{name}: nothing says which session this is; it is left as it is")]),
         };
-        let who = whose.map_or(name, |whose| format!("{} session {}", whose.agent, whose.id));
+        let who = identity.map_or(name, |identity| format!("{} session {}", identity.agent, identity.id));
         match told {
             Ok(told) => sentences.extend(told.into_iter().map(|sentence| format!("{who}: {sentence}"))),
             Err(refusal) => sentences.push(format!("{who}: could not be put back in order yet: {refusal}")),
@@ -67,12 +67,12 @@ pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
     let Some((tree, _)) = state.look()? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for folder in Folder::all_in(&tree)? {
-        let who = match folder.whose()? {
-            Some(whose) => format!("{} session {}", whose.agent, whose.id),
+        let who = match folder.identity()? {
+            Some(identity) => format!("{} session {}", identity.agent, identity.id),
             None => folder.tree.path().display().to_string(),
         };
         if folder.tree.stat(Path::new(JOURNAL))?.is_some() && !folder.is_in_work()? {
-            let journal = folder.tree.slurp(Path::new(JOURNAL))?.unwrap_or_default();
+            let journal = folder.tree.read_to_vec(Path::new(JOURNAL))?.unwrap_or_default();
             found.push(match serde_json::from_slice::<Record>(&journal) {
                 Ok(record) if record.version == VERSION => {
                     Leftover::Unfinished { what: format!("{who}: a cut by {} was interrupted", record.owner) }
@@ -98,10 +98,10 @@ pub enum Leftover {
 }
 
 /// Puts one session in order: its journal, and what an interrupted cut left in its folder.
-pub(super) fn settle(locked: &Locked, store: &Tree) -> Result<Vec<String>> {
+pub(super) fn recover_session(locked: &Locked, store: &Tree) -> Result<Vec<String>> {
     let mut sentences = Vec::new();
     let tree = locked.tree();
-    if let Some(bytes) = tree.slurp(Path::new(JOURNAL))? {
+    if let Some(bytes) = tree.read_to_vec(Path::new(JOURNAL))? {
         match serde_json::from_slice::<Record>(&bytes) {
             Ok(record) if record.version == VERSION => {
                 sentences.extend(settle_record(locked, store, &record)?);
@@ -135,12 +135,12 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     let agent = entry::agent_of(locked)?;
     let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
-    let site = Site { store, hands: &hands, backup: &backup };
+    let site = ApplyContext { store, hands: &hands, backup: &backup };
     if direction == Direction::Undo && is_worked_on(store, record)? {
         undone::count(locked, record.number, direction)?;
         return Ok(vec![format!("the {what} is complete, and its agent has gone on from it: it stays")]);
     }
-    match take_back(agent, &site, locked, record, direction) {
+    match roll_back_session(agent, &site, locked, record, direction) {
         Ok(notes) => {
             let mut sentences = vec![format!("the {what} was rolled back; the session is as before it")];
             sentences.extend(notes);
@@ -180,7 +180,7 @@ fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Res
         let agent = record.entry.is_some().then(|| entry::agent_of(locked)).transpose()?;
         sentences.push(super::fork::settle_dir(agent, store, record, new, who)?);
     } else if record.entry.is_some() || !record.new_files.is_empty() {
-        sentences.extend(super::beside::settle(locked, store, record, who)?);
+        sentences.extend(super::fork_files::settle(locked, store, record, who)?);
     }
     locked.tree().unlink(Path::new(JOURNAL))?;
     locked.tree().sync_dir(Path::new(""))?;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{Open, Tree, mtime};
 use super::journal::{Change, Direction, How, Image, Seen};
-use super::lease::Hands;
+use super::lease::HeldLocks;
 use super::scan::{Scan, empty_hash, scan_file};
 use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
 use crate::transcript;
 
 /// The files that a plan was made from, as they are under the locks.
-pub(super) struct Ground {
+pub(super) struct LockedSources {
     scans: Vec<(PathBuf, Option<Scan>)>,
     marks: Vec<Mark>,
     /// Anything was written behind what the plan saw.
@@ -41,15 +41,15 @@ pub(super) enum Growth {
     Accepted,
 }
 
-impl Ground {
+impl LockedSources {
     /// Reads every file that the plan was made from and compares it with what the plan saw.
     pub fn check(
         store: &Tree,
-        hands: &Hands,
+        hands: &HeldLocks,
         based_on: &[FileView],
         marks: Vec<Mark>,
         growth: Growth,
-    ) -> Result<Ground> {
+    ) -> Result<LockedSources> {
         let mut scans = Vec::new();
         let mut grew = false;
         for view in based_on {
@@ -62,11 +62,11 @@ impl Ground {
             grew |= scan.as_ref().map(|scan| scan.len) > view.len;
             scans.push((view.file.clone(), scan));
         }
-        Ok(Ground { scans, marks, grew })
+        Ok(LockedSources { scans, marks, grew })
     }
 
     /// The scan of a file; one that the plan did not name is read now.
-    fn scan(&mut self, store: &Tree, hands: &Hands, file: &Path) -> Result<Option<&Scan>> {
+    fn scan(&mut self, store: &Tree, hands: &HeldLocks, file: &Path) -> Result<Option<&Scan>> {
         let at = match self.scans.iter().position(|(known, _)| known == file) {
             Some(at) => at,
             None => {
@@ -96,7 +96,7 @@ impl Ground {
 
     /// What the steps change, growing files first: what a full disk refuses is refused before
     /// anything was made shorter.
-    pub fn resolve(&mut self, store: &Tree, hands: &Hands, changes: &Changes) -> Result<Vec<Resolved>> {
+    pub fn resolve(&mut self, store: &Tree, hands: &HeldLocks, changes: &Changes) -> Result<Vec<Resolved>> {
         let mut resolved = Vec::new();
         for step in &changes.steps {
             resolved.extend(self.resolve_step(store, hands, step)?);
@@ -112,7 +112,7 @@ impl Ground {
         Ok(resolved)
     }
 
-    fn resolve_step(&mut self, store: &Tree, hands: &Hands, step: &Step) -> Result<Option<Resolved>> {
+    fn resolve_step(&mut self, store: &Tree, hands: &HeldLocks, step: &Step) -> Result<Option<Resolved>> {
         let (file, content) = match step {
             Step::KeepPrefix { file, bytes } => {
                 let (before, _) = self.image(store, hands, file)?;
@@ -154,7 +154,7 @@ impl Ground {
     }
 
     /// The file as it is, and what a new one in its place would be like.
-    fn image(&mut self, store: &Tree, hands: &Hands, file: &Path) -> Result<(Option<Image>, Image)> {
+    fn image(&mut self, store: &Tree, hands: &HeldLocks, file: &Path) -> Result<(Option<Image>, Image)> {
         let facts = match hands.file(file) {
             Some(open) => Some(open.facts()?),
             None => store.stat(file)?,
@@ -175,7 +175,12 @@ impl Ground {
     }
 
     /// Length and hash of new content.
-    fn content(&mut self, store: &Tree, hands: &Hands, content: &Content) -> Result<(u64, FileHash, Tail)> {
+    fn content(
+        &mut self,
+        store: &Tree,
+        hands: &HeldLocks,
+        content: &Content,
+    ) -> Result<(u64, FileHash, Tail)> {
         match content {
             Content::Bytes(bytes) => {
                 let hash = FileHash(xxhash_rust::xxh3::xxh3_128(bytes));
@@ -214,7 +219,7 @@ impl Ground {
     pub fn write_content(
         &mut self,
         store: &Tree,
-        hands: &Hands,
+        hands: &HeldLocks,
         content: &Content,
         into: &Open,
     ) -> Result<(u64, FileHash)> {
@@ -226,7 +231,7 @@ impl Ground {
 
 impl Resolved {
     /// Puts both states' tails into the undo directory `dir` of `backup`, durable.
-    pub fn back_up(&self, index: usize, store: &Tree, hands: &Hands, backup: &Tree) -> Result<()> {
+    pub fn back_up(&self, index: usize, store: &Tree, hands: &HeldLocks, backup: &Tree) -> Result<()> {
         let before = backup.create(&Direction::Undo.start_tail(index))?;
         if let Some(image) = self.change.before {
             let opened;
@@ -246,7 +251,7 @@ impl Resolved {
     }
 }
 
-fn write_tail(store: &Tree, hands: &Hands, tail: &Tail, into: &Open) -> Result<()> {
+fn write_tail(store: &Tree, hands: &HeldLocks, tail: &Tail, into: &Open) -> Result<()> {
     match tail {
         Tail::Nothing => Ok(()),
         Tail::Bytes(bytes) => into.write_all(bytes, 0),
@@ -303,7 +308,7 @@ impl Gathered {
 /// Gives the bytes of all parts to `each`, in order, in pieces of bounded size.
 fn each_part(
     store: &Tree,
-    hands: &Hands,
+    hands: &HeldLocks,
     parts: &[Part],
     mut each: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {

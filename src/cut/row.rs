@@ -69,7 +69,7 @@ impl<'a> Held<'a> {
     pub fn apply(self) -> Result<()> {
         let Held { change, direction, .. } = self;
         let (old, new) = (from(change, direction), from(change, direction.back()));
-        if let Err(error) = fault::pass("row") {
+        if let Err(error) = fault::inject("row") {
             return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
         }
         write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
@@ -77,7 +77,7 @@ impl<'a> Held<'a> {
         if read(&self.db, change).map_err(|error| self.refused(error))?.as_ref() != new {
             return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
         }
-        if let Err(error) = fault::pass("commit") {
+        if let Err(error) = fault::inject("commit") {
             return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
         }
         self.db.execute_batch("COMMIT").map_err(|error| self.refused(error))

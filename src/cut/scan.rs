@@ -5,7 +5,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::disk::{CHUNK, Open, Tree};
-use super::lease::Hands;
+use super::lease::HeldLocks;
 use crate::session::{FileHash, Result};
 
 /// The hash of no bytes.
@@ -94,7 +94,7 @@ impl Scan {
 
 /// Scans a file of the store: through `hands` if they hold it (a leased file cannot be opened twice).
 /// `None` if it is not there.
-pub(super) fn scan_file(store: &Tree, hands: &Hands, file: &Path, marks: &[u64]) -> Result<Option<Scan>> {
+pub(super) fn scan_file(store: &Tree, hands: &HeldLocks, file: &Path, marks: &[u64]) -> Result<Option<Scan>> {
     if let Some(open) = hands.file(file) {
         return Scan::of(open, marks).map(Some);
     }
@@ -104,7 +104,7 @@ pub(super) fn scan_file(store: &Tree, hands: &Hands, file: &Path, marks: &[u64])
 /// Whether a file of the store has exactly this length and hash; `None`: whether it is not there.
 pub(super) fn holds(
     store: &Tree,
-    hands: &Hands,
+    hands: &HeldLocks,
     file: &Path,
     content: Option<(u64, FileHash)>,
 ) -> Result<bool> {

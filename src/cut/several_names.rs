@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::disk::{Open, Tree, temporary};
 use super::journal::Image;
-use super::lease::{Hands, Hold, PATIENCE};
+use super::lease::{HeldLocks, Hold, PATIENCE};
 use super::scan::Scan;
 use crate::session::{Refusal, Result};
 
@@ -46,7 +46,7 @@ pub(super) fn new_name(file: &Path) -> PathBuf {
     temporary(file, ".turnfs-new")
 }
 
-impl Hands {
+impl HeldLocks {
     /// Makes sure that `file` may be changed in place: one with several links is replaced by a copy of its own,
     /// with the same bytes, owner, mode, attributes and time.
     ///
@@ -204,7 +204,7 @@ pub(super) fn make_database_its_own(store: &Tree, db: &Path) -> Result<()> {
         Err(Refusal::Io { errno: rustix::io::Errno::AGAIN, .. }) => return Err(in_use()),
         open => open?.ok_or_else(in_use)?,
     };
-    let mut hands = Hands::default();
+    let mut hands = HeldLocks::default();
     let hold = Hold::leased_if_possible(open);
     if !hold.leased {
         return Err(in_use());

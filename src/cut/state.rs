@@ -23,7 +23,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::disk::Tree;
-use super::journal::{Record, VERSION, Whose};
+use super::journal::{Record, SessionIdentity, VERSION};
 use super::lease::{Flock, PATIENCE};
 use super::private::{self, PrivateDir};
 use crate::host::Environment;
@@ -168,9 +168,9 @@ impl Folder {
     /// number, a store put back from a backup): known by the path that it notes.
     fn of_another_device(state: &StateDir, key: &SessionKey) -> Result<Option<Folder>> {
         for folder in Folder::all(state)? {
-            let whose = folder.whose()?;
-            if whose.is_some_and(|whose| {
-                whose.agent == key.agent.name() && whose.root == *key.root && whose.path == *key.path
+            let identity = folder.identity()?;
+            if identity.is_some_and(|identity| {
+                identity.agent == key.agent.name() && identity.root == *key.root && identity.path == *key.path
             }) {
                 return Ok(Some(folder));
             }
@@ -206,8 +206,8 @@ impl Folder {
     }
 
     /// Which session this is; `None` if that was never written or cannot be read.
-    pub fn whose(&self) -> Result<Option<Whose>> {
-        let bytes = self.tree.slurp(Path::new(WHOSE))?;
+    pub fn identity(&self) -> Result<Option<SessionIdentity>> {
+        let bytes = self.tree.read_to_vec(Path::new(WHOSE))?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
@@ -258,15 +258,15 @@ impl Locked {
         if top.stat(&name)?.map(|now| now.st_ino) != Some(locked.tree().facts()?.st_ino) {
             return Err(Refusal::StoreLocked { what: format!("session {id}") });
         }
-        if locked.folder.whose()?.is_none() {
-            let whose = Whose {
+        if locked.folder.identity()?.is_none() {
+            let identity = SessionIdentity {
                 version: VERSION,
                 agent: key.agent.name().to_owned(),
                 id: id.to_owned(),
                 root: key.root.to_path_buf(),
                 path: key.path.to_path_buf(),
             };
-            locked.tree().put(Path::new(WHOSE), &json(&whose)?)?;
+            locked.tree().put(Path::new(WHOSE), &json(&identity)?)?;
         }
         Ok(locked)
     }
@@ -278,7 +278,7 @@ impl Locked {
     /// A number that no undo of this session ever had; durable before it is used.
     pub fn next_number(&self) -> Result<u32> {
         let path = Path::new(LAST_NUMBER);
-        let text = self.tree().slurp(path)?.unwrap_or_default();
+        let text = self.tree().read_to_vec(path)?.unwrap_or_default();
         let noted = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse::<u32>().ok());
         let next = noted.unwrap_or(0).max(self.folder.highest_number()?) + 1;
         self.tree().put(path, format!("{next}\n").as_bytes())?;

@@ -176,8 +176,8 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
             // The undo left these bytes where they are.
             _ => {
                 let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
-                let whose = Folder { tree: Tree::open(sessions)? }.whose()?;
-                let root = whose.map(|whose| whose.root).unwrap_or_default();
+                let identity = Folder { tree: Tree::open(sessions)? }.identity()?;
+                let root = identity.map(|identity| identity.root).unwrap_or_default();
                 (Tree::store(&root)?.read(file)?, span.start)
             }
         };
@@ -219,7 +219,7 @@ pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
 
 fn parse<T: serde::de::DeserializeOwned>(tree: &Tree, file: &Path) -> Result<T> {
     let what = || tree.path().join(file).display().to_string();
-    let bytes = tree.slurp(file)?.ok_or_else(|| Refusal::NotFound { what: what() })?;
+    let bytes = tree.read_to_vec(file)?.ok_or_else(|| Refusal::NotFound { what: what() })?;
     serde_json::from_slice(&bytes).map_err(|e| Refusal::Unsupported { what: format!("{} ({e})", what()) })
 }
 

@@ -6,11 +6,11 @@
 pub mod background;
 mod claim;
 mod detach;
+mod events;
 mod failure;
 mod log_file;
 mod made;
 mod mountpoint;
-mod news;
 mod readiness;
 pub mod running;
 
@@ -34,12 +34,12 @@ use crate::host::Environment;
 use crate::host::mountinfo::{self, Device};
 use claim::Claim;
 pub use detach::{Detached, fusermount};
+use events::Event;
 pub use failure::Failure;
 pub use log_file::{LogWriter, line as log_line};
 use made::Notes;
 pub use mountpoint::{Answer, ask, resolve};
-use mountpoint::{MountPoint, Spot};
-use news::News;
+use mountpoint::{MountPoint, MountTarget};
 pub use readiness::Report;
 pub use running::Running;
 
@@ -95,8 +95,8 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     let mut hidden: Vec<PathBuf> = catalog.stores().iter().map(|store| store.root.to_path_buf()).collect();
     hidden.push(state.path().to_owned());
     let spot = match MountPoint::prepare(&path, &hidden, &notes)? {
-        Spot::Free(spot) => spot,
-        Spot::AlreadyMounted => return already_mounted(report, &path, &running),
+        MountTarget::Free(spot) => spot,
+        MountTarget::AlreadyMounted => return already_mounted(report, &path, &running),
     };
     report.start_log(&state)?;
     // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
@@ -106,7 +106,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     recover(&state, &mut told);
     recover_now_and_then(state.clone(), told);
     let (sender, news) = std::sync::mpsc::channel();
-    news::watch_signals(sender.clone())
+    events::watch_signals(sender.clone())
         .map_err(|error| Failure::io("cannot catch signals in", &path, error))?;
 
     let options = Options {
@@ -125,8 +125,8 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     // The mount itself is not looked at from here: a thread that waits for an answer of its own process would
     // keep that process alive after kill -9, and with it the mount, for ever.
     let answers = mounted.answers(FIRST_ANSWER_LIMIT);
-    let watched = news::watch_session(sender.clone(), mounted)
-        .and_then(|()| news::watch_mountinfo(sender, path.clone(), device));
+    let watched = events::watch_session(sender.clone(), mounted)
+        .and_then(|()| events::watch_mountinfo(sender, path.clone(), device));
     let wrong = match watched {
         Err(error) => Some(format!("no thread can be started: {error}")),
         Ok(()) if !answers => Some("the kernel does not begin to use it".into()),
@@ -169,7 +169,7 @@ fn already_mounted(report: &mut Report, path: &Path, wanted: &Running) -> Result
 }
 
 /// Makes the kernel forget what changes outside, as soon as it does.
-fn push_changes(catalog: &Arc<Catalog>, fs: &Arc<Fs>, notices: fuse::Notices) {
+fn push_changes(catalog: &Arc<Catalog>, fs: &Arc<Fs>, notices: fuse::InvalidationQueue) {
     let fs = fs.clone();
     let begun = catalog.watch(move |changed| notices.forget(fs.stale(&changed)));
     if let Err(error) = begun {
@@ -179,11 +179,11 @@ fn push_changes(catalog: &Arc<Catalog>, fs: &Arc<Fs>, notices: fuse::Notices) {
 
 /// Waits for a reason to end, and then for the end: at most for [`END_LIMIT`], because a program that
 /// keeps a file open must not keep the daemon. A command that is being carried out may take longer.
-fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device, fs: &Fs) {
+fn wait_for_the_end(news: &Receiver<Event>, path: &Path, device: Device, fs: &Fs) {
     match news.recv() {
-        Ok(News::SessionEnded) | Err(_) => return,
-        Ok(News::MountGone) => log::info!("{} was unmounted", path.display()),
-        Ok(News::Stop(signal)) => {
+        Ok(Event::SessionEnded) | Err(_) => return,
+        Ok(Event::MountGone) => log::info!("{} was unmounted", path.display()),
+        Ok(Event::Stop(signal)) => {
             log::info!("asked to stop (signal {signal})");
             match detach::detach(path, device) {
                 Ok(Detached::Lazily) => log::info!("{} is in use; detached", path.display()),
@@ -194,7 +194,7 @@ fn wait_for_the_end(news: &Receiver<News>, path: &Path, device: Device, fs: &Fs)
     }
     let end = Instant::now() + END_LIMIT;
     while let Ok(next) = news.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        if matches!(next, News::SessionEnded) {
+        if matches!(next, Event::SessionEnded) {
             return;
         }
     }

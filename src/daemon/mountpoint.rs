@@ -31,7 +31,7 @@ pub struct MountPoint {
 
 /// What stands at a place where we are asked to mount.
 #[derive(Debug)]
-pub enum Spot {
+pub enum MountTarget {
     Free(MountPoint),
     /// Already a turnfs mount that answers.
     AlreadyMounted,
@@ -56,12 +56,12 @@ impl MountPoint {
     ///
     /// # Errors
     /// Why nothing can be mounted there. Nothing was made then.
-    pub fn prepare(path: &Path, stores: &[PathBuf], notes: &Notes) -> Result<Spot, Failure> {
+    pub fn prepare(path: &Path, stores: &[PathBuf], notes: &Notes) -> Result<MountTarget, Failure> {
         let mounts = mountinfo::read()
             .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
         if let Some(top) = mountinfo::top_at(&mounts, path) {
             match state_of(top)? {
-                Answer::Alive => return Ok(Spot::AlreadyMounted),
+                Answer::Alive => return Ok(MountTarget::AlreadyMounted),
                 _ => clear_dead(top)?,
             }
         }
@@ -85,7 +85,7 @@ impl MountPoint {
             notes.put(path);
         }
         let made = (made || notes.has(path)).then(|| notes.clone());
-        Ok(Spot::Free(MountPoint { path: path.into(), made }))
+        Ok(MountTarget::Free(MountPoint { path: path.into(), made }))
     }
 
     pub fn path(&self) -> &Path {
@@ -197,7 +197,7 @@ mod tests {
         (dir, path)
     }
 
-    fn prepare(path: &Path, stores: &[PathBuf]) -> Result<Spot, Failure> {
+    fn prepare(path: &Path, stores: &[PathBuf]) -> Result<MountTarget, Failure> {
         let state = tempfile::tempdir().unwrap();
         let mounts = super::super::claim::of_mounts(&crate::cut::StateDir::at(state.path())).unwrap();
         MountPoint::prepare(path, stores, &Notes::in_dir(mounts))
@@ -222,10 +222,10 @@ mod tests {
         assert!(refusal(&base, &[]).contains("is not empty"));
         assert!(refusal(&base.join("file/x"), &[]).contains("cannot look at"));
         assert!(refusal(Path::new("/proc"), &[]).contains("another file system (proc)"));
-        assert!(matches!(prepare(&base.join("empty"), &stores).unwrap(), Spot::Free(_)));
+        assert!(matches!(prepare(&base.join("empty"), &stores).unwrap(), MountTarget::Free(_)));
         assert!(base.join("empty").exists(), "a directory that was there stays");
         // A name that only begins like the store's is outside.
-        assert!(matches!(prepare(&base.join("store2"), &stores).unwrap(), Spot::Free(_)));
+        assert!(matches!(prepare(&base.join("store2"), &stores).unwrap(), MountTarget::Free(_)));
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
     fn a_missing_directory_is_made_for_the_owner_only_and_removed_again() {
         let (_guard, base) = directory();
         let path = base.join("mnt");
-        let Spot::Free(spot) = prepare(&path, &[]).unwrap() else { panic!("nothing is mounted") };
+        let MountTarget::Free(spot) = prepare(&path, &[]).unwrap() else { panic!("nothing is mounted") };
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
         drop(spot);
         assert!(!path.exists());

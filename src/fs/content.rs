@@ -12,9 +12,9 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::Fs;
 use super::handles::TextHandle;
-use super::inside::{find, head, raw_files, salvaged, tail, turn};
 use super::node::{Dot, Node, Part, SessionRef};
-use super::texts::TextKey;
+use super::session_dir::{find, head, raw_files, salvaged, tail, turn};
+use super::text_cache::TextKey;
 use super::tree::absent;
 use crate::agents;
 use crate::catalog::View;
@@ -122,7 +122,7 @@ impl Fs {
                     return Ok(Some((version, len)));
                 }
                 let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
-                let size = told.facts.filter(|facts| facts.version == Some(version)).map(|facts| facts.size);
+                let size = told.attrs.filter(|attrs| attrs.version == Some(version)).map(|attrs| attrs.size);
                 Ok(size.filter(|_| told.cached.version == Some(version)).map(|size| (version, size)))
             }
         }
@@ -165,7 +165,7 @@ impl Fs {
                 Ok(Text::of(agents::turn_text(&*self.catalog.session(&session.key)?, turn, &span)?))
             }
             Part::UndoneStatus(number) => {
-                Ok(Text::of(super::text::undone_status(&self.undone(session, *number)?)))
+                Ok(Text::of(super::format::undone_status(&self.undone(session, *number)?)))
             }
             Part::Status => Ok(Text::of(self.status(session, false)?)),
             Part::Meta => Ok(Text::of(self.meta(session, true)?)),
@@ -263,11 +263,11 @@ impl Fs {
 
     fn dot_text(&self, node: &Node) -> Result<Text> {
         Ok(Text::of(match node {
-            Node::Dot(Dot::Version) => super::text::version(),
-            Node::Dot(Dot::Readme) => super::text::README.to_owned(),
+            Node::Dot(Dot::Version) => super::format::version(),
+            Node::Dot(Dot::Readme) => super::format::README.to_owned(),
             Node::Dot(Dot::Options) => self.options.running.clone(),
-            Node::Dot(Dot::GitIgnore) => super::text::GITIGNORE.to_owned(),
-            Node::Dot(Dot::Ignore) => super::text::IGNORE.to_owned(),
+            Node::Dot(Dot::GitIgnore) => super::format::GITIGNORE.to_owned(),
+            Node::Dot(Dot::Ignore) => super::format::IGNORE.to_owned(),
             Node::Dot(Dot::Metrics) => super::metrics::text(self),
             Node::Dot(Dot::Status) => self.summary()?,
             _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::node::{Control, SessionRef};
-use super::{Fs, text};
+use super::{Fs, format};
 use crate::agents;
 use crate::catalog::{Changed, View};
 use crate::cut;
@@ -210,9 +210,9 @@ impl Fs {
             Control::Undo => {
                 let agent = agents::agent(view.session.key.agent);
                 let refusals = agent.undo_refusals(&view.session, &view.history);
-                text::undo_plan(&view.session, &view.history, &refusals)
+                format::undo_plan(&view.session, &view.history, &refusals)
             }
-            Control::Redo => text::redo_plan(&cut::undone(&self.state, &session.key)?),
+            Control::Redo => format::redo_plan(&cut::undone(&self.state, &session.key)?),
             Control::Fork => self.memory.forked(&view.session).map(|id| id + "\n").unwrap_or_default(),
         })
     }

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::control::ControlHandle;
-use super::inodes::{Inodes, Told};
+use super::inodes::{Inodes, KernelView};
 use super::node::{Node, Part, SessionRef};
 use crate::transcript::Stamp;
 
@@ -157,8 +157,8 @@ impl Handle {
 
 /// How a handle on a text of this version and length (bytes) may use the kernel's pages.
 pub(super) fn admit_text(inodes: &Inodes, ino: u64, version: u128, len: u64) -> Cache {
-    let decide = |told: &mut Told| match told.facts {
-        Some(facts) if facts.size == len => told.cached.admit(version, len),
+    let decide = |told: &mut KernelView| match told.attrs {
+        Some(attrs) if attrs.size == len => told.cached.admit(version, len),
         _ => Cache::Direct,
     };
     inodes.told(ino, decide).unwrap_or(Cache::Direct)
@@ -184,13 +184,13 @@ pub(super) fn admit_entries(inodes: &Inodes, ino: u64, entries: &[(OsString, Nod
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Facts;
+    use super::super::tree::Attrs;
     use super::*;
 
     fn inode(inodes: &Inodes, size: u64) -> u64 {
         let node = Node::Host(std::path::Path::new("/a").into());
         let ino = inodes.remember(&node, super::super::inodes::ROOT, std::ffi::OsStr::new("a"));
-        inodes.told(ino, |told| told.facts = Some(Facts::file(size, jiff::Timestamp::UNIX_EPOCH)));
+        inodes.told(ino, |told| told.attrs = Some(Attrs::file(size, jiff::Timestamp::UNIX_EPOCH)));
         ino
     }
 

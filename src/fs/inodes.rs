@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 
 use super::handles::KernelCache;
 use super::node::Node;
-use super::tree::Facts;
+use super::tree::Attrs;
 
 /// The number of the mount's root, fixed by the protocol.
 pub const ROOT: u64 = 1;
@@ -25,7 +25,7 @@ struct Known {
     node: Node,
     /// How often the kernel was told of it and has not yet said that it forgot.
     lookups: u64,
-    told: Told,
+    told: KernelView,
     /// The names by which the kernel found it.
     names: Vec<OsString>,
     /// Of a directory: names that the kernel was told are not there.
@@ -34,9 +34,9 @@ struct Known {
 
 /// What the kernel was told of a node.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct KernelView {
     /// In the last answer.
-    pub facts: Option<Facts>,
+    pub attrs: Option<Attrs>,
     /// What it keeps of its content.
     pub cached: KernelCache,
 }
@@ -46,7 +46,7 @@ const MOST_ABSENT: usize = 64;
 
 impl Known {
     fn new(node: Node, lookups: u64) -> Known {
-        Known { node, lookups, told: Told::default(), names: Vec::new(), absent: Vec::new() }
+        Known { node, lookups, told: KernelView::default(), names: Vec::new(), absent: Vec::new() }
     }
 }
 
@@ -126,7 +126,7 @@ impl Inodes {
     }
 
     /// Changes what is noted of the kernel's knowledge; nothing is noted for what it does not know.
-    pub fn told<T>(&self, ino: u64, change: impl FnOnce(&mut Told) -> T) -> Option<T> {
+    pub fn told<T>(&self, ino: u64, change: impl FnOnce(&mut KernelView) -> T) -> Option<T> {
         self.known.write().get_mut(&ino).map(|known| change(&mut known.told))
     }
 

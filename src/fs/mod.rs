@@ -4,27 +4,27 @@
 //! called by `fuse`, which only translates. This file is the list of what can be done: one method for each
 //! request of the kernel. Whatever would change anything but by a control file is refused at once.
 //!
-//! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `inside` in a session's
-//!   directory; `inodes` numbers them, `handles` are open files, `stale` tells how long answers hold.
+//! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `session_dir` in a session's
+//!   directory; `inodes` numbers them, `handles` are open files, `invalidation` tells how long answers hold.
 //! - `content` makes the bytes of files: those of turns are rendered, those that turnfs says itself are
-//!   gathered in `status`, `metrics` and `control`, with their form in `text`. `texts` keeps some of the former.
-//! - `control` also carries out what is written. `memory` is what the mount remembers, `host_links` and
+//!   gathered in `status`, `metrics` and `control`, with their form in `format`. `text_cache` keeps some of the former.
+//! - `control` also carries out what is written. `mount_state` is what the mount remembers, `host_links` and
 //!   `project_state` look at the host outside the stores.
 
 mod content;
 mod control;
+mod format;
 mod handles;
 mod host_links;
 mod inodes;
-mod inside;
-mod memory;
+mod invalidation;
 mod metrics;
+mod mount_state;
 mod node;
 mod project_state;
-mod stale;
+mod session_dir;
 mod status;
-mod text;
-mod texts;
+mod text_cache;
 mod tree;
 
 #[cfg(test)]
@@ -47,9 +47,9 @@ use crate::session::{Errno, Refusal, Result, SessionKey};
 pub use control::{Command, Target};
 pub use handles::Cache;
 pub use inodes::ROOT;
+pub use invalidation::{Invalidation, Ttl};
 pub use metrics::{Op, count};
 pub use node::{Control, Kind};
-pub use stale::{Lasting, Stale};
 pub use tree::Attr;
 
 use handles::{Handle, Handles, Shows, TextHandle};
@@ -106,12 +106,12 @@ pub struct Fs {
     handles: Handles,
     host_links: host_links::HostLinks,
     project_states: project_state::ProjectStates,
-    memory: memory::Memory,
-    texts: texts::Texts,
+    memory: mount_state::Memory,
+    texts: text_cache::Texts,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
-    /// Notices to the kernel that were not given yet.
+    /// Invalidations that the kernel was not given yet.
     notices_waiting: Arc<AtomicUsize>,
     /// Held shared while a write is carried out.
     commands: RwLock<()>,
@@ -130,8 +130,8 @@ impl Fs {
             project_states: project_state::ProjectStates::new(host),
             inodes: inodes::Inodes::new(),
             handles: Handles::default(),
-            memory: memory::Memory::default(),
-            texts: texts::Texts::new(),
+            memory: mount_state::Memory::default(),
+            texts: text_cache::Texts::new(),
             started: crate::session::now(),
             summary_size: AtomicU64::new(0),
             notices_waiting: Arc::default(),
@@ -170,9 +170,9 @@ impl Fs {
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
         let heard = self.heard();
         let node = self.child(&self.node(parent)?, name)?;
-        let facts = self.facts(&node)?;
+        let attrs = self.attrs(&node)?;
         let ino = self.inodes.remember(&node, parent, name);
-        Ok(self.attr(ino, &node, facts, heard))
+        Ok(self.attr(ino, &node, attrs, heard))
     }
 
     /// The kernel forgot that many answers about a node.
@@ -186,10 +186,10 @@ impl Fs {
         let heard = self.heard();
         let node = self.node(ino)?;
         let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
-        let facts = match (self.facts(&node), told.facts) {
+        let attrs = match (self.attrs(&node), told.attrs) {
             // A file that is gone is still what it was to those who have it open.
             (Err(_), Some(before)) if told.cached.handles > 0 && before.version.is_some() => Ok(before),
-            (facts, _) => facts,
+            (attrs, _) => attrs,
         };
         // Whoever reads through a handle reads its version, whatever the file has become.
         if let Some(handle) = handle.and_then(|number| self.handles.get(number, &self.inodes))
@@ -197,16 +197,16 @@ impl Fs {
         {
             self.grow(&handle, text);
             let size = text.len();
-            return Ok(match facts {
-                Ok(facts) => self.attr(ino, &node, tree::Facts { size, ..facts }, heard),
+            return Ok(match attrs {
+                Ok(attrs) => self.attr(ino, &node, tree::Attrs { size, ..attrs }, heard),
                 // What was opened is not there any more, or is refused now.
                 Err(_) => {
-                    let facts = tree::Facts::file(size, self.started);
-                    Attr { lasting: Lasting::NOT, ..self.attr(ino, &node, facts, heard) }
+                    let attrs = tree::Attrs::file(size, self.started);
+                    Attr { lasting: Ttl::NOT, ..self.attr(ino, &node, attrs, heard) }
                 }
             });
         }
-        Ok(self.attr(ino, &node, facts?, heard))
+        Ok(self.attr(ino, &node, attrs?, heard))
     }
 
     /// Changes of attributes: a control file may be truncated to nothing and touched, which does nothing.
@@ -293,17 +293,17 @@ impl Fs {
         let handle = self.handle(handle)?;
         for (entry, node) in entries_from(&handle, cookie)? {
             // What cannot be looked at is still an entry; looking at it itself tells why.
-            let unknown = tree::Facts::file(0, self.started);
+            let unknown = tree::Attrs::file(0, self.started);
             let is_dot = entry.name == "." || entry.name == "..";
-            let facts = if is_dot { Err(()) } else { self.facts(node).map_err(drop) };
+            let attrs = if is_dot { Err(()) } else { self.attrs(node).map_err(drop) };
             let ino = if is_dot {
                 self.inodes.number(node)
             } else {
                 self.inodes.remember(node, handle.ino, entry.name)
             };
-            let attr = match facts {
-                Ok(facts) => self.attr(ino, node, facts, heard),
-                Err(()) => Attr { lasting: Lasting::NOT, ..self.attr(ino, node, unknown, heard) },
+            let attr = match attrs {
+                Ok(attrs) => self.attr(ino, node, attrs, heard),
+                Err(()) => Attr { lasting: Ttl::NOT, ..self.attr(ino, node, unknown, heard) },
             };
             let full = sink(DirEntry { ino, ..entry }, attr);
             if full {
@@ -336,8 +336,8 @@ impl Fs {
         }
         if let Node::Session(session, Part::RawFile(name)) = &node {
             let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
-            let told = self.inodes.told(ino, |told| told.facts).flatten();
-            let cache = if told.map(|facts| facts.size) == Some(found.stat.len) {
+            let told = self.inodes.told(ino, |told| told.attrs).flatten();
+            let cache = if told.map(|attrs| attrs.size) == Some(found.stat.len) {
                 Cache::Fresh
             } else {
                 Cache::Direct
@@ -389,7 +389,7 @@ impl Fs {
     ///
     /// # Errors
     /// Why it is refused; nothing was done then.
-    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8], stale: &mut Vec<Stale>) -> Result<()> {
+    pub fn write(&self, handle: u64, offset: u64, bytes: &[u8], stale: &mut Vec<Invalidation>) -> Result<()> {
         let _running = self.commands.read();
         match &self.handle(handle)?.shows {
             Shows::Control(control) => {
@@ -431,19 +431,19 @@ impl Fs {
     }
 
     /// The attributes as they are told to the kernel.
-    fn attr(&self, ino: u64, node: &Node, mut facts: tree::Facts, heard: u64) -> Attr {
+    fn attr(&self, ino: u64, node: &Node, mut attrs: tree::Attrs, heard: u64) -> Attr {
         // The size that the kernel knows bounds what it reads from its pages: as long as somebody reads those of
         // another version, it must stay the size of that. Whoever opens the file now reads past the pages.
         let kept = self.inodes.told(ino, |told| {
-            (told.cached.handles > 0 && told.cached.version != facts.version).then_some(told.cached.len)
+            (told.cached.handles > 0 && told.cached.version != attrs.version).then_some(told.cached.len)
         });
-        if let (Some(len), true) = (kept.flatten(), facts.version.is_some()) {
-            facts.size = len;
+        if let (Some(len), true) = (kept.flatten(), attrs.version.is_some()) {
+            attrs.size = len;
         }
         // Noted first: a change that comes after this takes the answer back, one before it is seen by `lasting`.
-        self.inodes.told(ino, |told| told.facts = Some(facts));
-        let lasting = self.lasting(ino, node, &facts, heard);
-        let tree::Facts { size, mtime, links, .. } = facts;
+        self.inodes.told(ino, |told| told.attrs = Some(attrs));
+        let lasting = self.ttl(ino, node, &attrs, heard);
+        let tree::Attrs { size, mtime, links, .. } = attrs;
         Attr { ino, kind: node.kind(), mode: node.mode(), size, mtime, links, lasting }
     }
 
@@ -457,7 +457,7 @@ impl Fs {
     /// Lets an open last turn grow with its file, if what was shown is still its beginning (`tail -f`);
     /// whether it did. A turn that was rewritten stays what it was when it was opened.
     fn grow(&self, handle: &Handle, open: &TextHandle) -> bool {
-        if !open.grows || !self.facts(&open.node).is_ok_and(|facts| facts.size > open.len()) {
+        if !open.grows || !self.attrs(&open.node).is_ok_and(|attrs| attrs.size > open.len()) {
             return false;
         }
         let (Ok(before), Ok(now)) = (self.text_of(open), self.text(&open.node)) else { return false };
@@ -473,11 +473,11 @@ impl Fs {
     /// has none until it is read (it is read without the page cache, so that does not matter).
     fn dot_size(&self, dot: Dot) -> u64 {
         let text = match dot {
-            Dot::Version => text::version(),
-            Dot::Readme => text::README.to_owned(),
+            Dot::Version => format::version(),
+            Dot::Readme => format::README.to_owned(),
             Dot::Options => self.options.running.clone(),
-            Dot::GitIgnore => text::GITIGNORE.to_owned(),
-            Dot::Ignore => text::IGNORE.to_owned(),
+            Dot::GitIgnore => format::GITIGNORE.to_owned(),
+            Dot::Ignore => format::IGNORE.to_owned(),
             Dot::Metrics => metrics::text(self),
             Dot::Status => return self.summary_size.load(Ordering::Relaxed),
             Dot::Dir | Dot::Unplaced => return 0,

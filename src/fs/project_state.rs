@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, StatxFlags};
 
-use crate::host::{Host, Way};
+use crate::host::{Host, Resolution};
 
 /// How long a reader waits for an answer.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -141,20 +141,22 @@ impl ProjectStates {
 
 fn look(host: &Host, path: &Path) -> Found {
     match host.way(path) {
-        Way::Untouched(_) => return Found::Untouched,
-        Way::Missing(place) if place == path => return Found::Missing,
-        Way::Leads(place) | Way::Missing(place) if place != path => return Found::LeadsTo(place),
-        Way::Leads(_) | Way::Missing(_) => {}
+        Resolution::Untouched(_) => return Found::Untouched,
+        Resolution::Missing(place) if place == path => return Found::Missing,
+        Resolution::Leads(place) | Resolution::Missing(place) if place != path => {
+            return Found::LeadsTo(place);
+        }
+        Resolution::Leads(_) | Resolution::Missing(_) => {}
     }
     let wanted = StatxFlags::TYPE | StatxFlags::BTIME;
-    let Ok(facts) = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted) else {
+    let Ok(attrs) = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted) else {
         return Found::Missing;
     };
-    if rustix::fs::FileType::from_raw_mode(u32::from(facts.stx_mode)) != rustix::fs::FileType::Directory {
+    if rustix::fs::FileType::from_raw_mode(u32::from(attrs.stx_mode)) != rustix::fs::FileType::Directory {
         return Found::NoDirectory;
     }
-    let told = facts.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let born = facts.stx_btime;
+    let told = attrs.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let born = attrs.stx_btime;
     let born = Timestamp::new(born.tv_sec, i32::try_from(born.tv_nsec).unwrap_or(0)).ok();
     Found::Directory { born: born.filter(|_| told) }
 }

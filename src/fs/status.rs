@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Fs;
+use super::format::{self, Status};
 use super::node::SessionRef;
 use super::project_state::ProjectState;
-use super::text::{self, Status};
 use crate::agents;
 use crate::cut;
 use crate::render::one_line;
@@ -23,7 +23,7 @@ const SUMMARY_LIMIT: Duration = Duration::from_secs(20);
 impl Fs {
     /// The text of `status`. With `recent`, the writer may be the one of a second ago.
     pub(super) fn status(&self, session: &SessionRef, recent: bool) -> Result<String> {
-        let facts = self.catalog.session(&session.key)?;
+        let attrs = self.catalog.session(&session.key)?;
         let view = self.view(&session.key);
         let writer = match &view {
             Ok(view) => self.memory.writer(&session.key, recent, || {
@@ -50,19 +50,19 @@ impl Fs {
             false => cut::undone(&self.state, &session.key).unwrap_or_default(),
         };
         let (last, undone) = (last.as_deref(), undone.as_slice());
-        Ok(Status { session: &facts, history, problems, writer, index, undone, last }.text())
+        Ok(Status { session: &attrs, history, problems, writer, index, undone, last }.text())
     }
 
     /// The text of `meta.json`. With `ask`, the host is asked what is at the project's path now; else the last
     /// answer will do.
     pub(super) fn meta(&self, session: &SessionRef, ask: bool) -> Result<String> {
-        let facts = self.catalog.session(&session.key)?;
+        let attrs = self.catalog.session(&session.key)?;
         let view = self.view(&session.key);
-        let project = facts.project().map(|path| {
+        let project = attrs.project().map(|path| {
             let found = if ask { self.project_states.ask(path) } else { self.project_states.last(path) };
-            ProjectState::of(found, facts.updated)
+            ProjectState::of(found, attrs.updated)
         });
-        Ok(text::meta(&facts, project.as_ref(), view.as_ref().ok().map(|view| &view.history)))
+        Ok(format::meta(&attrs, project.as_ref(), view.as_ref().ok().map(|view| &view.history)))
     }
 
     /// The text of `.turnfs/status`: looks at every session.
@@ -105,7 +105,7 @@ impl Fs {
             let agent = store.agent.kind();
             let line = format!("store: {agent} {}", store.root.display());
             let _ = writeln!(summary, "{}", one_line(&line));
-            let _ = writeln!(summary, "watch: {agent} {}", one_line(&text::watching(&watching)));
+            let _ = writeln!(summary, "watch: {agent} {}", one_line(&format::watching(&watching)));
         }
         let _ = writeln!(summary, "watched-directories: {}", self.catalog.watched_directories());
         let waiting = self.notices_waiting.load(Ordering::Relaxed);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::host_links::{Found, relative};
+use super::invalidation::Ttl;
 use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
-use super::stale::Lasting;
 use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
 use crate::session::{Refusal, Result};
@@ -30,12 +30,12 @@ pub struct Attr {
     /// mean reading a transcript (the convention for "not counted").
     pub links: u32,
     /// How long all this may be remembered.
-    pub lasting: Lasting,
+    pub lasting: Ttl,
 }
 
 /// The part of [`Attr`] that does not follow from the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct Attrs {
     pub size: u64,
     pub mtime: Timestamp,
     pub links: u32,
@@ -45,19 +45,19 @@ pub(super) struct Facts {
     pub lasts: Option<Duration>,
 }
 
-impl Facts {
-    pub fn file(size: u64, mtime: Timestamp) -> Facts {
-        Facts { size, mtime, links: 1, version: None, lasts: None }
+impl Attrs {
+    pub fn file(size: u64, mtime: Timestamp) -> Attrs {
+        Attrs { size, mtime, links: 1, version: None, lasts: None }
     }
 
     /// A directory with so many directories in it.
-    pub fn directory(within: usize, mtime: Timestamp) -> Facts {
-        Facts { links: 2 + within as u32, ..Facts::file(0, mtime) }
+    pub fn directory(within: usize, mtime: Timestamp) -> Attrs {
+        Attrs { links: 2 + within as u32, ..Attrs::file(0, mtime) }
     }
 
     /// A directory of which it would cost too much to know.
-    pub fn uncounted(mtime: Timestamp) -> Facts {
-        Facts::file(0, mtime)
+    pub fn uncounted(mtime: Timestamp) -> Attrs {
+        Attrs::file(0, mtime)
     }
 }
 
@@ -129,7 +129,7 @@ impl Fs {
     }
 
     /// Size, time and links of a node, as they are now.
-    pub(super) fn facts(&self, node: &Node) -> Result<Facts> {
+    pub(super) fn attrs(&self, node: &Node) -> Result<Attrs> {
         match node {
             Node::Root => {
                 let listing = self.catalog.last_listing();
@@ -138,25 +138,25 @@ impl Fs {
                     Some(_) => 1 + self.shelf(&Shelf::Given, &listing).len(),
                     None => 1 + directories_in(Path::new("/"), &listing),
                 };
-                Ok(Facts::directory(within, time))
+                Ok(Attrs::directory(within, time))
             }
             Node::Host(path) => {
                 let listing = self.catalog.last_listing();
                 let below = listing.projects.range(path.to_path_buf()..);
                 let below = below.take_while(|(project, _)| project.starts_with(path));
                 let time = newest(below.flat_map(|(_, sessions)| sessions)).unwrap_or(self.started);
-                Ok(Facts::directory(directories_in(path, &listing), time))
+                Ok(Attrs::directory(directories_in(path, &listing), time))
             }
             Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => {
                 let target = link_target(node)?;
-                Ok(Facts::file(target.as_os_str().len() as u64, self.started))
+                Ok(Attrs::file(target.as_os_str().len() as u64, self.started))
             }
-            Node::Session(session, part) => self.facts_inside(session, part),
-            Node::Dot(Dot::Dir) => Ok(Facts::directory(1, self.started)),
+            Node::Session(session, part) => self.attrs_inside(session, part),
+            Node::Dot(Dot::Dir) => Ok(Attrs::directory(1, self.started)),
             Node::Dot(Dot::Unplaced) => {
-                Ok(Facts::directory(self.catalog.last_listing().unplaced.len(), self.started))
+                Ok(Attrs::directory(self.catalog.last_listing().unplaced.len(), self.started))
             }
-            Node::Dot(dot) => Ok(Facts::file(self.dot_size(*dot), self.started)),
+            Node::Dot(dot) => Ok(Attrs::file(self.dot_size(*dot), self.started)),
         }
     }
 

@@ -20,8 +20,8 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::invalidations::InvalidationQueue;
 use super::mounted::Begun;
-use super::notices::Notices;
 use crate::fs::{self, Attr, Cache, Fs, Kind, Op};
 use crate::session::Refusal;
 
@@ -36,13 +36,13 @@ pub(super) struct Adapter {
     fs: Arc<Fs>,
     /// Whose files these are.
     owner: (u32, u32),
-    notices: Notices,
+    notices: InvalidationQueue,
     /// Tells that the kernel has begun; dropped with the adapter, which tells that the session has ended.
     alive: Sender<Begun>,
 }
 
 impl Adapter {
-    pub fn new(fs: Arc<Fs>, notices: Notices, alive: Sender<Begun>) -> Adapter {
+    pub fn new(fs: Arc<Fs>, notices: InvalidationQueue, alive: Sender<Begun>) -> Adapter {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Adapter { fs, owner, notices, alive }
     }
@@ -195,10 +195,10 @@ impl Filesystem for Adapter {
         let heard = self.fs.heard();
         match self.answer(Op::Lookup, |fs| fs.lookup(parent.0, name)) {
             Ok(attr) => {
-                let fs::Lasting { entry, attributes } = attr.lasting;
+                let fs::Ttl { entry, attributes } = attr.lasting;
                 reply.entry_with_ttls(&attributes, &entry, &self.attr(&attr), Generation(0));
             }
-            Err(errno) => match self.fs.absence_lasts(parent.0, name, heard) {
+            Err(errno) => match self.fs.absence_ttl(parent.0, name, heard) {
                 // Number 0 says that there is nothing, for as long.
                 Some(lasts) if errno == Errno::ENOENT => {
                     reply.entry_with_ttls(&lasts, &lasts, &nothing(), Generation(0));

@@ -1,12 +1,12 @@
 //! Thin adapter between fuser and `fs`: mounting, replies, open flags, errno. No policy, no parsing.
 //!
-//! `adapter` answers the kernel, `notices` tells it what to forget, `mounted` is the mount while it lives. The
+//! `adapter` answers the kernel, `invalidations` tells it what to forget, `mounted` is the mount while it lives. The
 //! session of fuser is never dropped: 0.18 takes a dead session for a mounted one, so dropping its guard after
 //! somebody else unmounted can unmount *another* file system at that path. `daemon` takes mounts away itself.
 
 mod adapter;
+mod invalidations;
 mod mounted;
-mod notices;
 
 use std::io;
 use std::path::Path;
@@ -16,8 +16,8 @@ use std::sync::mpsc;
 use fuser::{Config, MountOption, SessionACL};
 
 use crate::fs::Fs;
+pub use invalidations::InvalidationQueue;
 pub use mounted::Mounted;
-pub use notices::Notices;
 
 /// Threads that answer requests: one slow request must not stop the others.
 const THREADS: usize = 4;
@@ -38,7 +38,7 @@ pub fn mount(fs: Arc<Fs>, mountpoint: &Path, options: MountOptions) -> io::Resul
     let mountpoint = mountpoint.canonicalize()?;
     // The adapter is dropped when the session has ended, by whomever: that closes this channel.
     let (alive, begun) = mpsc::channel();
-    let (notices, queue) = notices::queue(fs.notices_waiting());
+    let (notices, queue) = invalidations::queue(fs.notices_waiting());
     let adapter = adapter::Adapter::new(fs, notices.clone(), alive);
     let session = fuser::spawn_mount(adapter, &mountpoint, &config(options))?;
     queue.run(session.notifier())?;

@@ -11,7 +11,7 @@ use fuser::BackgroundSession;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 
-use super::Notices;
+use super::InvalidationQueue;
 use crate::host::mountinfo::Device;
 
 /// The kernel's first request has come: all that follow are answered.
@@ -26,7 +26,7 @@ pub struct Mounted {
     /// somebody else's.
     _session: ManuallyDrop<BackgroundSession>,
     device: Device,
-    notices: Notices,
+    notices: InvalidationQueue,
     /// Tells when the kernel has begun, and is disconnected when the session has ended.
     alive: Receiver<Begun>,
 }
@@ -35,7 +35,7 @@ impl Mounted {
     pub(super) fn new(
         session: BackgroundSession,
         mountpoint: &Path,
-        notices: Notices,
+        notices: InvalidationQueue,
         alive: Receiver<Begun>,
     ) -> io::Result<Mounted> {
         match device_at(mountpoint) {
@@ -54,7 +54,7 @@ impl Mounted {
     }
 
     /// Tells the kernel what to forget.
-    pub fn notices(&self) -> Notices {
+    pub fn notices(&self) -> InvalidationQueue {
         self.notices.clone()
     }
 

@@ -28,7 +28,7 @@ const MOST_LINKS: u32 = 40;
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Resolution {
     /// To this place, which is there. No symlink is left in it.
     Leads(PathBuf),
     /// To this place, and nothing is there.
@@ -37,12 +37,12 @@ pub enum Way {
     Untouched(PathBuf),
 }
 
-impl Way {
+impl Resolution {
     /// The resolved path of something that is there.
     pub fn there(self) -> Option<PathBuf> {
         match self {
-            Way::Leads(place) => Some(place),
-            Way::Missing(_) | Way::Untouched(_) => None,
+            Resolution::Leads(place) => Some(place),
+            Resolution::Missing(_) | Resolution::Untouched(_) => None,
         }
     }
 }
@@ -73,8 +73,8 @@ impl Host {
     }
 
     /// Where `path` (absolute) leads. As slow as the slowest file system on the way that may be looked at.
-    pub fn way(&self, path: &Path) -> Way {
-        self.way_among(path, &mountinfo::read().unwrap_or_default())
+    pub fn way(&self, path: &Path) -> Resolution {
+        self.resolve_among(path, &mountinfo::read().unwrap_or_default())
     }
 
     /// What is there, with its path resolved. A place that does not answer within [`PATIENCE`] counts as not there.
@@ -83,7 +83,7 @@ impl Host {
         within(PATIENCE, move || host.way(&path).there()).flatten()
     }
 
-    fn way_among(&self, path: &Path, mounts: &[MountEntry]) -> Way {
+    fn resolve_among(&self, path: &Path, mounts: &[MountEntry]) -> Resolution {
         let relied_on = self.relied_on.iter().filter_map(|place| mountinfo::containing(mounts, place));
         let relied_on: Vec<Device> = relied_on.map(|mount| mount.device).collect();
         let is_barred = |place: &Path| {
@@ -104,11 +104,11 @@ impl Host {
             }
             let next = place.join(&part);
             if is_barred(&next) {
-                return Way::Untouched(next);
+                return Resolution::Untouched(next);
             }
             let missing = |rest: Vec<OsString>| {
                 let rest: PathBuf = rest.into_iter().rev().collect();
-                Way::Missing(if rest.as_os_str().is_empty() { next.clone() } else { next.join(rest) })
+                Resolution::Missing(if rest.as_os_str().is_empty() { next.clone() } else { next.join(rest) })
             };
             let Ok(facts) = next.symlink_metadata() else { return missing(rest) };
             if !facts.is_symlink() {
@@ -125,7 +125,7 @@ impl Host {
             }
             rest.extend(parts(&target));
         }
-        Way::Leads(place)
+        Resolution::Leads(place)
     }
 }
 
@@ -193,14 +193,14 @@ mod tests {
             "real/./below",
         ] {
             let path = base.join(name);
-            assert_eq!(host.way(&path), Way::Leads(path.canonicalize().unwrap()), "{name}");
+            assert_eq!(host.way(&path), Resolution::Leads(path.canonicalize().unwrap()), "{name}");
         }
         for (name, place) in
             [("gone/x", "gone/x"), ("dangling/x", "nowhere/x"), ("dangling", "nowhere"), ("file/x", "file/x")]
         {
-            assert_eq!(host.way(&base.join(name)), Way::Missing(base.join(place)), "{name}");
+            assert_eq!(host.way(&base.join(name)), Resolution::Missing(base.join(place)), "{name}");
         }
-        assert!(matches!(host.way(&base.join("loop")), Way::Missing(_)));
+        assert!(matches!(host.way(&base.join("loop")), Resolution::Missing(_)));
     }
 
     #[test]
@@ -212,13 +212,13 @@ mod tests {
         let line =
             |kind: &str| format!("9 1 0:99 / {} rw - {kind} x rw,user_id=0\n", base.join("remote").display());
         let way = |host: &Host, kind: &str, name: &str| {
-            host.way_among(&base.join(name), &mountinfo::parse(line(kind).as_bytes()))
+            host.resolve_among(&base.join(name), &mountinfo::parse(line(kind).as_bytes()))
         };
-        let there = Way::Leads(base.join("remote/home"));
+        let there = Resolution::Leads(base.join("remote/home"));
         for name in ["remote/home", "link", "link/home"] {
             assert_eq!(
                 way(&Host::default(), "fuse.sshfs", name),
-                Way::Untouched(base.join("remote")),
+                Resolution::Untouched(base.join("remote")),
                 "{name}"
             );
         }
@@ -228,6 +228,6 @@ mod tests {
         let relying = Host::new([base.join("remote/home")], Vec::new());
         assert_eq!(way(&relying, "fuse.gocryptfs", "link"), there);
         let avoiding = Host::new([], vec![base.join("remote")]);
-        assert_eq!(way(&avoiding, "ext4", "link"), Way::Untouched(base.join("remote")));
+        assert_eq!(way(&avoiding, "ext4", "link"), Resolution::Untouched(base.join("remote")));
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::mountinfo::{self, Device};
-use super::{Host, Way, locks, within};
+use super::{Host, Resolution, locks, within};
 
 /// How long the file system of a project may take to say which directory that is. A busy machine needs longer
 /// than one would think, and whoever does not answer counts as a writer.
@@ -100,7 +100,7 @@ pub struct Running {
     processes: OnceLock<Vec<Process>>,
     locks: OnceLock<locks::Table>,
     /// Where projects lead; `None` where no answer came in time.
-    ways: Mutex<HashMap<PathBuf, Option<Way>>>,
+    ways: Mutex<HashMap<PathBuf, Option<Resolution>>>,
     /// Mount points whose file systems did not answer in time: what lies on them is not asked for again.
     silent: Mutex<Vec<PathBuf>>,
 }
@@ -129,15 +129,15 @@ impl Running {
             return Some(true);
         }
         match self.way(project)? {
-            Way::Leads(place) => Some(place == *cwd),
-            Way::Missing(_) => Some(false),
+            Resolution::Leads(place) => Some(place == *cwd),
+            Resolution::Missing(_) => Some(false),
             // Only who works on that file system can work in the project.
-            Way::Untouched(place) if cwd.starts_with(&place) => None,
-            Way::Untouched(_) => Some(false),
+            Resolution::Untouched(place) if cwd.starts_with(&place) => None,
+            Resolution::Untouched(_) => Some(false),
         }
     }
 
-    fn way(&self, project: &Path) -> Option<Way> {
+    fn way(&self, project: &Path) -> Option<Resolution> {
         if let Some(known) = self.ways.lock().get(project) {
             return known.clone();
         }

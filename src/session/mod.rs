@@ -18,7 +18,7 @@ pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
 pub use plan::{
-    Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Promise, Row,
+    Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Postcondition, Row,
     RowChange, SqlValue, Step, UndoPlan,
 };
 pub use refusal::{Errno, Refusal, Result};

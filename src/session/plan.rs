@@ -20,7 +20,7 @@ pub struct Plan<Made> {
     /// The files as the plan saw them; each is read again under the locks and must be the same.
     pub based_on: Vec<FileView>,
     /// What must be found when the session is read again.
-    pub promise: Promise,
+    pub promise: Postcondition,
 }
 
 /// How to undo.
@@ -30,7 +30,7 @@ pub type ForkPlan = Plan<NewFiles>;
 
 /// What a cut promises; checked by reading the result as any session is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Promise {
+pub struct Postcondition {
     /// The session to read afterwards: its path relative to the store's root.
     pub session: PathBuf,
     /// The id of that session (for a fork, the new one).
@@ -43,10 +43,10 @@ pub struct Promise {
     pub turns: u32,
 }
 
-impl Promise {
+impl Postcondition {
     /// Of an undo: the same session with so many turns in `transcript`.
-    pub fn of(session: &Session, transcript: PathBuf, turns: u32) -> Promise {
-        Promise { session: session.key.path.to_path_buf(), id: session.id.clone(), transcript, turns }
+    pub fn of(session: &Session, transcript: PathBuf, turns: u32) -> Postcondition {
+        Postcondition { session: session.key.path.to_path_buf(), id: session.id.clone(), transcript, turns }
     }
 }
 

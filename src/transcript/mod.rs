@@ -5,10 +5,10 @@
 //! what a record is, an agent's folder says.
 
 mod blocks;
+mod compressed;
 mod damaged;
 pub mod metrics;
 mod open;
-mod packed;
 mod passes;
 mod racy;
 mod scan;
@@ -16,14 +16,14 @@ mod stamp;
 mod walk;
 
 pub use blocks::{Blocks, Evidence};
+pub use compressed::{is_packed, plain, plain_stream};
 pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir};
-pub use packed::{is_packed, plain, plain_stream};
 pub use passes::Passes;
 #[cfg(any(test, feature = "faults"))]
 pub use racy::set_racy_window;
 pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
-pub use stamp::{Ground, Stamp, clock, file_system_is_tested};
+pub use stamp::{FsTrust, Stamp, clock, file_system_is_tested};
 pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 
 use std::fs::File;
@@ -50,9 +50,9 @@ pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>
         let wanted = range.end.checked_sub(range.start).ok_or_else(changed)?;
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => changed(),
-            _ => packed::refusal("cannot read", &path, error),
+            _ => compressed::refusal("cannot read", &path, error),
         };
-        let mut stream = packed::from_start(&opened).map_err(failed)?;
+        let mut stream = compressed::from_start(&opened).map_err(failed)?;
         std::io::copy(&mut stream.by_ref().take(range.start), &mut std::io::sink()).map_err(failed)?;
         let mut bytes = Vec::new();
         stream.take(wanted).read_to_end(&mut bytes).map_err(failed)?;

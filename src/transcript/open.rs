@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::stamp::{Ground, Stamp};
+use super::stamp::{FsTrust, Stamp};
 use super::walk::{self, Last, Owner, Place, Stop};
 use crate::session::{Refusal, Result};
 
@@ -30,7 +30,7 @@ pub struct StoreDir {
     handle: OwnedFd,
     path: PathBuf,
     /// What stamps of files in it are worth.
-    ground: Ground,
+    ground: FsTrust,
     /// Whose links are followed.
     owner: Owner,
 }
@@ -64,7 +64,7 @@ impl StoreDir {
     pub fn open(root: &Path) -> Result<Option<StoreDir>> {
         match rustix::fs::openat(CWD, root, DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(handle) => {
-                let ground = Ground::of(&handle);
+                let ground = FsTrust::of(&handle);
                 let owner = Owner::of(&handle);
                 let dir = StoreDir { handle, path: root.to_owned(), ground, owner };
                 dir.must_be_readable()?;
@@ -152,7 +152,7 @@ impl StoreDir {
         }
         let path = super::walk::path_of(place.dir.as_fd());
         let path = path.unwrap_or_else(|| self.path.join(file.parent().unwrap_or(Path::new(""))));
-        let dir = StoreDir { ground: Ground::of(&place.dir), handle: place.dir, path, owner: self.owner };
+        let dir = StoreDir { ground: FsTrust::of(&place.dir), handle: place.dir, path, owner: self.owner };
         Ok(Some((dir, place.name.into())))
     }
 

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use super::blocks::{Blocks, Evidence};
 use super::scan::{Cursor, Place, Source, steady};
 use super::stamp::clock;
-use super::{Line, Scanned, Stamp, StoreDir, packed};
+use super::{Line, Scanned, Stamp, StoreDir, compressed};
 use crate::session::{Refusal, Result};
 
 /// Bytes up to which everything is hashed again at each look at a file that grew: that costs a fraction of a
@@ -104,7 +104,7 @@ impl Passes {
         }
         let from = resume.as_ref().map_or(0, |before| before.stopped.place.at);
         let went = go_on(&opened, &path, resume, basis, start, each)?;
-        let Went { found, stopped, scanned, blocks, resumed, believed } = went;
+        let Outcome { found, stopped, scanned, blocks, resumed, believed } = went;
         let same = match known {
             Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
             Some((_, same)) if resumed => same.min(from),
@@ -131,7 +131,7 @@ impl Passes {
     /// something.
     pub fn evidence(&self) -> Vec<Evidence> {
         let useful = |(file, kept): &(&PathBuf, &Kept)| {
-            kept.used && kept.stamp.is_tested() && !packed::is_packed(file)
+            kept.used && kept.stamp.is_tested() && !compressed::is_packed(file)
         };
         let used = self.files.iter().filter(useful);
         let evidence = used.map(|(file, kept)| {
@@ -157,7 +157,7 @@ impl Passes {
 }
 
 /// A pass that came to the end of a file.
-struct Went<T, B> {
+struct Outcome<T, B> {
     found: T,
     stopped: Stopped<T, B>,
     scanned: Scanned,
@@ -176,7 +176,7 @@ fn go_on<T: Clone, B: Clone>(
     basis: B,
     start: impl Fn() -> T,
     mut each: impl FnMut(&mut T, Line<'_>),
-) -> Result<Went<T, B>> {
+) -> Result<Outcome<T, B>> {
     let mut resumed = before.is_some();
     let mut last = before;
     let (mut parsed, mut checked, mut believed) = (0, 0, 0);
@@ -186,7 +186,7 @@ fn go_on<T: Clone, B: Clone>(
         let mut stopped = None;
         believed = 0;
         // Of a file that changes under the pass, the last try went on to here.
-        let packed = packed::is_packed(path);
+        let packed = compressed::is_packed(path);
         let is_there = |before: &Before<T, B>| packed || before.stopped.place.at <= len;
         if let Some(before) = last.take().filter(is_there) {
             let place = &before.stopped.place;
@@ -230,7 +230,7 @@ fn go_on<T: Clone, B: Clone>(
     })?;
     let last = last.ok_or_else(|| Refusal::Internal { what: "a pass that did not stop".into() })?;
     let Before { stopped, blocks, .. } = last;
-    Ok(Went { found, stopped, scanned: Scanned { parsed, checked, ..scanned }, blocks, resumed, believed })
+    Ok(Outcome { found, stopped, scanned: Scanned { parsed, checked, ..scanned }, blocks, resumed, believed })
 }
 
 #[cfg(test)]

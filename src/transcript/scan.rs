@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::blocks::{BLOCK, BlockHasher, Blocks};
 use super::metrics::{ReadKind, count_bytes};
-use super::{Stamp, packed};
+use super::{Stamp, compressed};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
 
 /// Longest line that is read as one, bytes without its newline; a longer one is damage and never held whole.
@@ -139,7 +139,7 @@ pub(super) fn steady<T>(
     path: &Path,
     mut once: impl FnMut(&Stamp) -> std::io::Result<(T, u64, FileHash)>,
 ) -> Result<(T, Scanned)> {
-    let cannot = |error| packed::refusal("cannot read", path, error);
+    let cannot = |error| compressed::refusal("cannot read", path, error);
     let mut again = true;
     loop {
         let before = Stamp::of(file).map_err(cannot)?;
@@ -205,8 +205,8 @@ pub(super) enum Source<'f> {
 impl Source<'_> {
     /// The plain content of a file of which `len` bytes are to be read; `path` says whether it is compressed.
     pub fn of<'f>(file: &'f File, path: &Path, len: u64) -> std::io::Result<Source<'f>> {
-        Ok(match packed::is_packed(path) {
-            true => Source::Packed(packed::from_start(file)?),
+        Ok(match compressed::is_packed(path) {
+            true => Source::Packed(compressed::from_start(file)?),
             false => Source::Plain { file, len },
         })
     }

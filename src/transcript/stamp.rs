@@ -68,32 +68,32 @@ enum Birth {
 
 /// The file system of a directory, asked once for many files.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct FsTrust {
     device: Option<Device>,
     tested: bool,
 }
 
-impl Ground {
-    pub(super) fn of(dir: impl AsFd) -> Ground {
+impl FsTrust {
+    pub(super) fn of(dir: impl AsFd) -> FsTrust {
         let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
         let device = found.ok().map(|found| device_of(&found));
-        Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
+        FsTrust { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
     }
 
     /// Of a directory that was reached from this ground.
-    pub(super) fn below(&self, dir: impl AsFd) -> Ground {
+    pub(super) fn below(&self, dir: impl AsFd) -> FsTrust {
         let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
         match found.ok().map(|found| device_of(&found)) {
             device if device.is_some() && device == self.device => *self,
-            device => Ground { device, tested: is_tested(rustix::fs::fstatfs(&dir)) },
+            device => FsTrust { device, tested: is_tested(rustix::fs::fstatfs(&dir)) },
         }
     }
 
     /// Of what is called so now; nothing is believed of what is not there.
-    pub fn at(dir: &Path) -> Ground {
+    pub fn at(dir: &Path) -> FsTrust {
         let found = rustix::fs::statx(CWD, dir, AtFlags::empty(), StatxFlags::TYPE);
         let device = found.ok().map(|found| device_of(&found));
-        Ground { device, tested: file_system_is_tested(dir) }
+        FsTrust { device, tested: file_system_is_tested(dir) }
     }
 
     /// The stamp of `path`, which is on this ground or below it; of a link what it leads to, as far as it can be
@@ -110,7 +110,7 @@ impl Ground {
         };
         if FileType::from_raw_mode(found.stx_mode.into()) == FileType::Symlink
             && let Ok(place) = walk::locate_absolute(path)
-            && let Ok(led_to) = Stamp::at(&place.dir, Path::new(&place.name), &Ground::of(&place.dir))
+            && let Ok(led_to) = Stamp::at(&place.dir, Path::new(&place.name), &FsTrust::of(&place.dir))
         {
             return Ok(Some(led_to));
         }
@@ -146,7 +146,7 @@ impl Stamp {
 
     /// Of what is called `name` in `dir`, which is on `ground` or below it. A symlink as the last part is
     /// not followed.
-    pub(super) fn at(dir: impl AsFd, name: &Path, ground: &Ground) -> Result<Stamp, Errno> {
+    pub(super) fn at(dir: impl AsFd, name: &Path, ground: &FsTrust) -> Result<Stamp, Errno> {
         let found = rustix::fs::statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, Stamp::WANTED)?;
         let tested = ground.is_tested_for(&found, || is_tested(rustix::fs::fstatfs(&dir)));
         Ok(Stamp::from(&found, || generation(&dir, name, 0), tested))

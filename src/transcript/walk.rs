@@ -108,7 +108,7 @@ enum Step {
 /// [`Stop::Link`] for a link that is not followed, or that leads nowhere before the path's end; EINVAL for a path
 /// that is no plain one; and what the system reports.
 pub fn locate(root: BorrowedFd<'_>, owner: Owner, path: &Path, last: Last) -> Result<Place, Stop> {
-    let mut way = Way {
+    let mut way = Walk {
         owner,
         at: root.try_clone_to_owned().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?,
         device: None,
@@ -141,7 +141,7 @@ pub fn locate_absolute(path: &Path) -> Result<Place, Stop> {
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-struct Way {
+struct Walk {
     owner: Owner,
     at: OwnedFd,
     /// The file system of `at`, once that is known.
@@ -155,7 +155,7 @@ struct Way {
     is_outside: bool,
 }
 
-impl Way {
+impl Walk {
     fn walk(mut self, last: Last) -> Result<Place, Stop> {
         while let Some(step) = self.steps.pop_front() {
             let name = match step {

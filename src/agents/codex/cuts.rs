@@ -20,7 +20,7 @@ use crate::agents::Companion;
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
-    Promise, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
+    Postcondition, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
     time_of_writing,
 };
 use crate::transcript::{self, StoreDir};
@@ -57,7 +57,12 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         entry: None,
         locks: Vec::new(),
         based_on: history.files.clone(),
-        promise: Promise { session: file.clone(), id: id.clone(), transcript: file.clone(), turns: n + 1 },
+        promise: Postcondition {
+            session: file.clone(),
+            id: id.clone(),
+            transcript: file.clone(),
+            turns: n + 1,
+        },
     };
     if mode(&store, current(session)?)? == Mode::First {
         let content = of_first_format(session, history, point, &id, project, now)?;
@@ -240,7 +245,7 @@ pub fn plan_undo(
         entry: None,
         locks,
         based_on: history.files.iter().filter(own).cloned().collect(),
-        promise: Promise::of(session, PathBuf::new(), n),
+        promise: Postcondition::of(session, PathBuf::new(), n),
     })
 }
 

@@ -21,7 +21,7 @@ use crate::agents::{Agent as _, Companion};
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
-    NewFiles, Part, Piece, Place, Plan, Promise, Refusal, Result, Session, Step, UndoPlan,
+    NewFiles, Part, Piece, Place, Plan, Postcondition, Refusal, Result, Session, Step, UndoPlan,
 };
 use crate::transcript::{EntryKind, StoreDir, read_small};
 
@@ -49,7 +49,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.push(Step::MoveAside { file });
         }
     }
-    let promise = Promise::of(session, history.turn(n)?.file.to_path_buf(), keeps);
+    let promise = Postcondition::of(session, history.turn(n)?.file.to_path_buf(), keeps);
     let made = Changes { steps, row: None };
     Ok(Plan { made, entry: None, locks, based_on: history.files.clone(), promise })
 }
@@ -121,7 +121,7 @@ pub(super) fn plan_fork(
         entry,
         locks: Vec::new(),
         based_on: history.files.clone(),
-        promise: Promise { session: dir, id, transcript, turns: keeps },
+        promise: Postcondition { session: dir, id, transcript, turns: keeps },
     })
 }
 

@@ -14,7 +14,7 @@ use crate::agents::{Agent as _, Companion};
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Place, Plan,
-    Promise, Refusal, Result, Session, State, Step, TurnStatus, UndoPlan,
+    Postcondition, Refusal, Result, Session, State, Step, TurnStatus, UndoPlan,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -60,7 +60,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
             steps.extend(sidecars);
         }
     }
-    let promise = Promise::of(session, files.messages, n);
+    let promise = Postcondition::of(session, files.messages, n);
     Ok(Plan {
         made: Changes { steps, row: None },
         entry: Some(IndexEdit { index: INDEX.into(), edit }),
@@ -160,7 +160,7 @@ pub(super) fn plan_fork(
         entry: Some(IndexEdit { index: INDEX.into(), edit }),
         locks: vec![Lock::Flock { file: INDEX_LOCK.into(), create: true }],
         based_on,
-        promise: Promise { session: new.messages.clone(), id, transcript: new.messages, turns: n + 1 },
+        promise: Postcondition { session: new.messages.clone(), id, transcript: new.messages, turns: n + 1 },
     })
 }
 

@@ -74,7 +74,7 @@ impl Open {
 
     pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let write = || -> io::Result<()> {
-            if let Err(error) = fault::pass("write") {
+            if let Err(error) = fault::inject("write") {
                 // A disk that fills up takes some of the bytes first.
                 self.file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
                 return Err(error);
@@ -86,7 +86,7 @@ impl Open {
 
     pub fn truncate(&self, len: u64) -> Result<()> {
         let truncate = || -> io::Result<()> {
-            fault::pass("truncate")?;
+            fault::inject("truncate")?;
             Ok(rustix::fs::ftruncate(&self.file, len)?)
         };
         truncate().map_err(|e| self.error("truncating", e))
@@ -96,7 +96,7 @@ impl Open {
     /// the file system can do that.
     pub fn extend(&self, from: u64, to: u64) -> Result<()> {
         let reserve = || -> io::Result<()> {
-            fault::pass("reserve")?;
+            fault::inject("reserve")?;
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                     Ok(rustix::fs::ftruncate(&self.file, to)?)
@@ -109,7 +109,7 @@ impl Open {
 
     pub fn sync(&self) -> Result<()> {
         let sync = || -> io::Result<()> {
-            fault::pass("fsync")?;
+            fault::inject("fsync")?;
             Ok(rustix::fs::fsync(&self.file)?)
         };
         sync().map_err(|e| self.error("syncing", e))
@@ -120,7 +120,7 @@ impl Open {
         if len == 0 {
             return Ok(());
         }
-        fault::pass("copy").map_err(|e| self.error("writing", e))?;
+        fault::inject("copy").map_err(|e| self.error("writing", e))?;
         let (mut input, mut output, mut left) = (from, at, len);
         while left > 0 {
             let take = left.min(1 << 30) as usize;
@@ -156,7 +156,7 @@ impl Open {
     /// user may not give away is left out, and with it what the mode would give to the user's own group.
     pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
         let set = || -> io::Result<()> {
-            fault::pass("mode")?;
+            fault::inject("mode")?;
             let now = rustix::fs::fstat(&self.file)?;
             let mut mode = mode & 0o7777;
             if (now.st_uid, now.st_gid) != (uid, gid) {
@@ -183,7 +183,7 @@ impl Open {
             last_modification: time,
         };
         let set = || -> io::Result<()> {
-            fault::pass("time")?;
+            fault::inject("time")?;
             Ok(rustix::fs::futimens(&self.file, &times)?)
         };
         set().map_err(|e| self.error("setting the time of", e))

@@ -291,12 +291,14 @@ fn a_client_that_appends_between_crash_and_recovery_keeps_its_records() {
 
 #[test]
 fn who_reads_a_file_in_the_middle_of_a_cut_waits_for_its_end() {
-    use super::lease::{Hands, OnWriter};
+    use super::lease::{HeldLocks, OnWriter};
     let fixture = Fixture::new();
     let store = super::disk::Tree::open(&fixture.root()).unwrap();
     let wire = fixture.session.files[0].clone();
     let locks = [crate::session::Lock::Lease { file: wire.clone() }];
-    let Ok(hands) = Hands::take(&store, &locks, OnWriter::Refuse).unwrap() else { panic!("nobody has it") };
+    let Ok(hands) = HeldLocks::take(&store, &locks, OnWriter::Refuse).unwrap() else {
+        panic!("nobody has it")
+    };
     let cut = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(150));
         drop(hands);

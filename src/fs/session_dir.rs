@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::Fs;
 use super::content::{raw_stat, version_of};
 use super::node::{At, Control, Node, Part, SessionRef, turn_name, turn_number};
-use super::tree::{Entries, Facts, absent};
+use super::tree::{Attrs, Entries, absent};
 use crate::catalog::View;
 use crate::cut::{self, Undone};
 use crate::session::{History, Refusal, Result, Session, State, Turn};
@@ -148,12 +148,12 @@ impl Fs {
     }
 
     fn entries_of_session(&self, session: &Arc<SessionRef>) -> Result<Entries> {
-        let facts = self.catalog.session(&session.key)?;
+        let attrs = self.catalog.session(&session.key)?;
         // What cannot be read is still listed: `status` says why.
         let view = self.view(&session.key).ok();
         let mut parts = vec![("turns", Part::Turns), ("status", Part::Status), ("meta.json", Part::Meta)];
         parts.extend(controls(session).iter().map(|it| (it.name(), Part::Control(*it))));
-        if self.catalog.subagents(&facts).is_ok_and(|agents| !agents.is_empty()) {
+        if self.catalog.subagents(&attrs).is_ok_and(|agents| !agents.is_empty()) {
             parts.push(("agents", Part::Agents));
         }
         if view.is_some_and(|view| view.history.state == State::Damaged) {
@@ -175,7 +175,7 @@ impl Fs {
     }
 
     /// Size, time and links of a part of a session.
-    pub(super) fn facts_inside(&self, session: &Arc<SessionRef>, part: &Part) -> Result<Facts> {
+    pub(super) fn attrs_inside(&self, session: &Arc<SessionRef>, part: &Part) -> Result<Attrs> {
         let updated = || Ok::<Timestamp, Refusal>(self.catalog.session(&session.key)?.updated);
         match part {
             // A session's directory is shown without reading its transcript.
@@ -184,102 +184,102 @@ impl Fs {
                 // Whatever a session's own time goes by: a new turn changes what is in these.
                 let view = self.view(&session.key).ok();
                 let last = view.and_then(|view| view.history.turns.last()?.last);
-                Ok(Facts::directory(0, last.max(Some(updated()?)).unwrap_or_default()))
+                Ok(Attrs::directory(0, last.max(Some(updated()?)).unwrap_or_default()))
             }
-            Part::Raw => Ok(Facts::directory(0, updated()?)),
+            Part::Raw => Ok(Attrs::directory(0, updated()?)),
             Part::Salvage => {
                 let view = self.view(&session.key)?;
                 salvaged(&view.history)?;
-                Ok(Facts::directory(0, view.session.updated))
+                Ok(Attrs::directory(0, view.session.updated))
             }
             Part::Turn(n) => self.facts_of_turn(&*self.view(&session.key)?, *n),
             Part::SalvageTurn(n) => {
                 let view = self.view(&session.key)?;
                 let turn = find(salvaged(&view.history)?, *n)?;
-                let facts = Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
-                Ok(Facts { version: version_of(&view, part)?, ..facts })
+                let attrs = Attrs::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
+                Ok(Attrs { version: version_of(&view, part)?, ..attrs })
             }
             Part::Record(n) => {
                 let view = self.view(&session.key)?;
                 let turn = turn(&view.history, *n)?;
-                let facts = Facts::file(turn.record_bytes(), turn.last.unwrap_or(view.session.updated));
-                Ok(Facts { version: version_of(&view, part)?, ..facts })
+                let attrs = Attrs::file(turn.record_bytes(), turn.last.unwrap_or(view.session.updated));
+                Ok(Attrs { version: version_of(&view, part)?, ..attrs })
             }
             Part::RecordsHead => {
                 let view = self.view(&session.key)?;
                 view.history.readable()?;
-                Ok(Facts::file(view.history.head_bytes, view.session.created))
+                Ok(Attrs::file(view.history.head_bytes, view.session.created))
             }
             Part::RecordsTail => {
                 let view = self.view(&session.key)?;
                 view.history.readable()?;
                 let tail = tail(&view.session, &view.history).ok_or_else(|| absent(OsStr::new("tail")))?;
-                Ok(Facts::file(tail.span.end - tail.span.start, view.session.updated))
+                Ok(Attrs::file(tail.span.end - tail.span.start, view.session.updated))
             }
             Part::RawFile(name) => {
                 let session = self.catalog.session(&session.key)?;
                 let found = raw_stat(&session, name)?;
-                Ok(Facts::file(found.len, found.modified()))
+                Ok(Attrs::file(found.len, found.modified()))
             }
             Part::Undone => {
                 let undone = cut::undone(&self.state, &session.key)?;
                 let latest = undone.iter().map(|undo| undo.at).max();
                 let latest = latest.ok_or_else(|| absent(OsStr::new("undone")))?;
-                Ok(Facts::directory(undone.len(), latest))
+                Ok(Attrs::directory(undone.len(), latest))
             }
-            Part::UndoneDir(number) => Ok(Facts::directory(1, self.undone(session, *number)?.at)),
-            Part::UndoneTurns(number) => Ok(Facts::directory(0, self.undone(session, *number)?.at)),
+            Part::UndoneDir(number) => Ok(Attrs::directory(1, self.undone(session, *number)?.at)),
+            Part::UndoneTurns(number) => Ok(Attrs::directory(0, self.undone(session, *number)?.at)),
             Part::UndoneStatus(number) => {
                 let undone = self.undone(session, *number)?;
-                Ok(Facts::file(super::text::undone_status(&undone).len() as u64, undone.at))
+                Ok(Attrs::file(super::format::undone_status(&undone).len() as u64, undone.at))
             }
             Part::UndoneFork(number) => {
                 let at = self.undone(session, *number)?.at;
-                Ok(Facts::file(self.forked_branch(session, *number).len() as u64, at))
+                Ok(Attrs::file(self.forked_branch(session, *number).len() as u64, at))
             }
             Part::UndoneTurn(number, n) => {
                 let undone = self.undone(session, *number)?;
                 let turn = find(&undone.turns, *n)?;
-                Ok(Facts::file(turn.text_len, turn.last.unwrap_or(undone.at)))
+                Ok(Attrs::file(turn.text_len, turn.last.unwrap_or(undone.at)))
             }
-            Part::Status => Ok(Facts::file(self.status(session, true)?.len() as u64, updated()?)),
+            Part::Status => Ok(Attrs::file(self.status(session, true)?.len() as u64, updated()?)),
             // Of a session that cannot be shown these are refused when opened; until then they are just there.
             Part::Control(control) => {
                 let text = self.control_text(session, *control).unwrap_or_default();
-                Ok(Facts::file(text.len() as u64, updated()?))
+                Ok(Attrs::file(text.len() as u64, updated()?))
             }
             // No size is worth asking the host what is at a project's path.
-            Part::Meta => Ok(Facts::file(self.meta(session, false)?.len() as u64, updated()?)),
+            Part::Meta => Ok(Attrs::file(self.meta(session, false)?.len() as u64, updated()?)),
             Part::Prompt(n) => {
                 let (version, len) = self.measure(session, part)?;
                 let view = self.view(&session.key)?;
                 let last = turn(&view.history, *n)?.last.unwrap_or(view.session.updated);
-                Ok(Facts { version: Some(version), ..Facts::file(len, last) })
+                Ok(Attrs { version: Some(version), ..Attrs::file(len, last) })
             }
             Part::Context => {
                 let (version, len) = self.measure(session, part)?;
-                Ok(Facts { version: Some(version), ..Facts::file(len, updated()?) })
+                Ok(Attrs { version: Some(version), ..Attrs::file(len, updated()?) })
             }
         }
     }
 
-    pub(super) fn facts_of_turn(&self, view: &View, n: u32) -> Result<Facts> {
+    pub(super) fn facts_of_turn(&self, view: &View, n: u32) -> Result<Attrs> {
         let turn = turn(&view.history, n)?;
-        let facts = Facts::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
+        let attrs = Attrs::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
         // What the heading says of a turn without an end depends on who is at it.
-        let lasts = turn.is_open().then_some(super::stale::A_SECOND);
-        Ok(Facts { version: version_of(view, &Part::Turn(n))?, lasts, ..facts })
+        let lasts = turn.is_open().then_some(super::invalidation::A_SECOND);
+        Ok(Attrs { version: version_of(view, &Part::Turn(n))?, lasts, ..attrs })
     }
 
-    fn facts_of_directory(&self, session: &SessionRef, part: &Part, updated: Timestamp) -> Result<Facts> {
+    fn facts_of_directory(&self, session: &SessionRef, part: &Part, updated: Timestamp) -> Result<Attrs> {
         if *part == Part::Dir {
-            return Ok(Facts::uncounted(updated));
+            return Ok(Attrs::uncounted(updated));
         }
         let agents = self.catalog.subagents(&*self.catalog.session(&session.key)?)?;
         if agents.is_empty() {
             Err(absent(OsStr::new("agents")))
         } else {
-            Ok(Facts::directory(agents.len(), updated))
+            Ok(Attrs::directory(agents.len(), updated))
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 
-use crate::fs::Stale;
+use crate::fs::Invalidation;
 
 /// When a notice is given again: an answer that was made before the change may have been on its way into the
 /// kernel's memory when it was given first, and the kernel does not tell them apart. The answer for a long
@@ -20,39 +20,39 @@ use crate::fs::Stale;
 const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
 enum Notice {
-    Forget(Vec<Stale>),
+    Forget(Vec<Invalidation>),
     Then(Box<dyn FnOnce() + Send>),
 }
 
 /// Hands notices to the thread that gives them.
 #[derive(Clone)]
-pub struct Notices {
+pub struct InvalidationQueue {
     queue: Sender<Notice>,
     waiting: Arc<AtomicUsize>,
 }
 
-/// The other end of [`Notices`], until the mount is there.
+/// The other end of [`InvalidationQueue`], until the mount is there.
 pub(super) struct Queue {
     queue: Receiver<Notice>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// A queue that nobody empties yet; `waiting` counts what is in it.
-pub(super) fn queue(waiting: Arc<AtomicUsize>) -> (Notices, Queue) {
+pub(super) fn queue(waiting: Arc<AtomicUsize>) -> (InvalidationQueue, Queue) {
     let (sender, receiver) = channel();
-    (Notices { queue: sender, waiting: waiting.clone() }, Queue { queue: receiver, waiting })
+    (InvalidationQueue { queue: sender, waiting: waiting.clone() }, Queue { queue: receiver, waiting })
 }
 
-impl Notices {
+impl InvalidationQueue {
     /// The kernel forgets this soon.
-    pub fn forget(&self, stale: Vec<Stale>) {
+    pub fn forget(&self, stale: Vec<Invalidation>) {
         if !stale.is_empty() {
             self.send(Notice::Forget(stale));
         }
     }
 
     /// The kernel forgets this, and then `answer` is called.
-    pub fn forget_then(&self, stale: Vec<Stale>, answer: impl FnOnce() + Send + 'static) {
+    pub fn forget_then(&self, stale: Vec<Invalidation>, answer: impl FnOnce() + Send + 'static) {
         self.forget(stale);
         self.send(Notice::Then(Box::new(answer)));
     }
@@ -68,7 +68,7 @@ impl Queue {
     /// Gives notices until the mount ends.
     pub fn run(self, notifier: Notifier) -> std::io::Result<()> {
         let give = move || {
-            let mut later: BTreeMap<Instant, HashSet<Stale>> = BTreeMap::new();
+            let mut later: BTreeMap<Instant, HashSet<Invalidation>> = BTreeMap::new();
             loop {
                 let next = match later.first_key_value() {
                     Some((due, _)) => self.queue.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -91,11 +91,11 @@ impl Queue {
                 }
             }
         };
-        std::thread::Builder::new().name("notices".into()).spawn(give).map(drop)
+        std::thread::Builder::new().name("invalidations".into()).spawn(give).map(drop)
     }
 
     /// Gives this notice and all that wait behind it, each once; what the kernel was told to forget.
-    fn give(&self, notifier: &Notifier, first: Notice) -> HashSet<Stale> {
+    fn give(&self, notifier: &Notifier, first: Notice) -> HashSet<Invalidation> {
         let mut given = HashSet::new();
         let mut next = Some(first);
         while let Some(notice) = next.take() {
@@ -121,13 +121,13 @@ impl Queue {
     }
 }
 
-fn tell(notifier: &Notifier, stale: &Stale) {
+fn tell(notifier: &Notifier, stale: &Invalidation) {
     let told = match stale {
-        Stale::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), name),
+        Invalidation::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), name),
         // A negative offset: no page.
-        Stale::Attributes { ino } => notifier.inval_inode(INodeNo(*ino), -1, 0),
+        Invalidation::Attributes { ino } => notifier.inval_inode(INodeNo(*ino), -1, 0),
         // From the first byte to the last.
-        Stale::Content { ino } => notifier.inval_inode(INodeNo(*ino), 0, 0),
+        Invalidation::Content { ino } => notifier.inval_inode(INodeNo(*ino), 0, 0),
     };
     if let Err(error) = told {
         // What the kernel does not know is no error; a mount that has ended tells it by itself.

@@ -7,11 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::Tree;
-use super::entry::{self, beside};
+use super::entry::{self, temporary_name};
 use super::fork::{Fork, Written};
 use super::journal::{Direction, NewFile, Record};
-use super::lease::Hands;
-use super::resolve::Ground;
+use super::lease::HeldLocks;
+use super::resolve::LockedSources;
 use super::row;
 use super::several_names;
 use super::state::Locked;
@@ -20,8 +20,8 @@ use crate::session::{Content, Refusal, Result, RowChange};
 /// Makes the fork while `hands` hold the store's locks; the new session's id.
 pub(super) fn make(
     fork: &Fork<'_>,
-    hands: &Hands,
-    ground: &mut Ground,
+    hands: &HeldLocks,
+    ground: &mut LockedSources,
     files: &[(PathBuf, Content)],
     row: Option<&RowChange>,
 ) -> Result<String> {
@@ -44,7 +44,7 @@ pub(super) fn make(
     let made = build(fork, hands, ground, files, &record, &mut row_touched);
     match made.and_then(|()| fork.commit()) {
         Ok(()) => Ok(fork.plan.promise.id.clone()),
-        Err(refusal) => Err(fork.withdrawn(take_out(fork, &record, row_touched), refusal)),
+        Err(refusal) => Err(fork.abort(take_out(fork, &record, row_touched), refusal)),
     }
 }
 
@@ -64,8 +64,8 @@ fn missing_above(store: &Tree, files: &[(PathBuf, Content)]) -> Result<Vec<NewFi
 
 fn build(
     fork: &Fork<'_>,
-    hands: &Hands,
-    ground: &mut Ground,
+    hands: &HeldLocks,
+    ground: &mut LockedSources,
     files: &[(PathBuf, Content)],
     record: &Record,
     row_touched: &mut bool,
@@ -73,7 +73,7 @@ fn build(
     let store = fork.store;
     let mut written = Vec::new();
     for (file, content) in files {
-        let temporary = beside(file);
+        let temporary = temporary_name(file);
         store.ensure_parents(file)?;
         let new = store.create(&temporary)?;
         let (len, hash) = ground.write_content(fork.source, hands, content, &new)?;
@@ -87,7 +87,7 @@ fn build(
         .map(|change| row::Held::take_its_own(store, change, Direction::Undo))
         .transpose()?;
     for (file, _) in files {
-        store.rename(&beside(file), file, false)?;
+        store.rename(&temporary_name(file), file, false)?;
     }
     for (file, _) in files {
         store.sync_parent(file)?;
@@ -141,7 +141,7 @@ fn settle_alone(store: &Tree, record: &Record, who: &str) -> Result<Option<Strin
     }
     let mut complete = true;
     for NewFile { file } in &record.new_files {
-        store.unlink(&beside(file))?;
+        store.unlink(&temporary_name(file))?;
         complete &= store.stat(file)?.is_some();
     }
     if complete {
@@ -159,7 +159,7 @@ fn settle_alone(store: &Tree, record: &Record, who: &str) -> Result<Option<Strin
 
 fn remove(store: &Tree, record: &Record) -> Result<()> {
     for NewFile { file } in record.new_files.iter().rev() {
-        store.unlink(&beside(file))?;
+        store.unlink(&temporary_name(file))?;
         store.unlink_durably(file)?;
     }
     for NewFile { file: dir } in record.new_dirs.iter().rev() {

@@ -12,7 +12,7 @@ use crate::host::mountinfo::{self, Device};
 
 /// A reason to end.
 #[derive(Debug)]
-pub enum News {
+pub enum Event {
     /// A signal asks to stop.
     Stop(i32),
     /// The mount is no longer in the tree; programs may still have files of it open.
@@ -25,7 +25,7 @@ pub enum News {
 ///
 /// # Errors
 /// When the handlers cannot be installed.
-pub fn watch_signals(sender: Sender<News>) -> io::Result<()> {
+pub fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
     let mut wanted = vec![SIGTERM, SIGINT];
     // `nohup` has it ignored, and then it shall stay so.
     if !is_ignored(SIGHUP) {
@@ -33,7 +33,7 @@ pub fn watch_signals(sender: Sender<News>) -> io::Result<()> {
     }
     let mut signals = Signals::new(wanted)?;
     thread("signals", move || {
-        signals.forever().all(|signal| sender.send(News::Stop(signal)).is_ok());
+        signals.forever().all(|signal| sender.send(Event::Stop(signal)).is_ok());
     })
 }
 
@@ -52,11 +52,11 @@ fn is_ignored(signal: i32) -> bool {
 ///
 /// # Errors
 /// When no thread can be started.
-pub fn watch_session(sender: Sender<News>, mounted: Mounted) -> io::Result<()> {
+pub fn watch_session(sender: Sender<Event>, mounted: Mounted) -> io::Result<()> {
     thread("session", move || {
         mounted.join();
         // Nobody is listening any more when the daemon is ending.
-        let _ = sender.send(News::SessionEnded);
+        let _ = sender.send(Event::SessionEnded);
     })
 }
 
@@ -64,14 +64,14 @@ pub fn watch_session(sender: Sender<News>, mounted: Mounted) -> io::Result<()> {
 ///
 /// # Errors
 /// When no thread can be started.
-pub fn watch_mountinfo(sender: Sender<News>, path: PathBuf, device: Device) -> io::Result<()> {
+pub fn watch_mountinfo(sender: Sender<Event>, path: PathBuf, device: Device) -> io::Result<()> {
     thread("mountinfo", move || {
         let Ok(changes) = mountinfo::Changes::open() else { return };
         loop {
             let Ok(mounts) = mountinfo::read() else { return };
             if !mounts.iter().any(|mount| mount.device == device && mount.mount_point == path) {
                 // Nobody is listening any more when the daemon is ending.
-                let _ = sender.send(News::MountGone);
+                let _ = sender.send(Event::MountGone);
                 return;
             }
             if changes.wait().is_err() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::Fs;
 use super::node::{Dot, Node, Part, SessionRef};
-use super::tree::Facts;
+use super::tree::Attrs;
 use crate::catalog::{Changed, View};
 use crate::session::{Refusal, SessionKey};
 
@@ -23,23 +23,23 @@ pub(super) const A_SECOND: Duration = Duration::from_secs(1);
 
 /// How long the kernel may remember an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lasting {
+pub struct Ttl {
     /// That the name leads there.
     pub entry: Duration,
     pub attributes: Duration,
 }
 
-impl Lasting {
-    pub(super) const NOT: Lasting = Lasting { entry: Duration::ZERO, attributes: Duration::ZERO };
+impl Ttl {
+    pub(super) const NOT: Ttl = Ttl { entry: Duration::ZERO, attributes: Duration::ZERO };
 
-    fn both(lasts: Duration) -> Lasting {
-        Lasting { entry: lasts, attributes: lasts }
+    fn both(lasts: Duration) -> Ttl {
+        Ttl { entry: lasts, attributes: lasts }
     }
 }
 
 /// Something that the kernel must forget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Stale {
+pub enum Invalidation {
     /// What a name in a directory leads to, or that it leads nowhere.
     Entry { parent: u64, name: OsString },
     /// A node's attributes.
@@ -51,41 +51,41 @@ pub enum Stale {
 impl Fs {
     /// How long an answer about a node may be remembered. `heard`: how much had been heard before the answer
     /// was made; if there is news since then it may be wrong already.
-    pub(super) fn lasting(&self, ino: u64, node: &Node, facts: &Facts, heard: u64) -> Lasting {
+    pub(super) fn ttl(&self, ino: u64, node: &Node, attrs: &Attrs, heard: u64) -> Ttl {
         if heard != self.catalog.heard() {
-            return Lasting::NOT;
+            return Ttl::NOT;
         }
         let lasting = match node {
             Node::Dot(
                 Dot::Dir | Dot::Version | Dot::Readme | Dot::Options | Dot::GitIgnore | Dot::Ignore,
-            ) => Lasting::both(LASTING),
-            Node::Dot(Dot::Status | Dot::Metrics) => Lasting { entry: LASTING, attributes: Duration::ZERO },
+            ) => Ttl::both(LASTING),
+            Node::Dot(Dot::Status | Dot::Metrics) => Ttl { entry: LASTING, attributes: Duration::ZERO },
             // Whoever looks at the root of a mount whose daemon is dead must be told so.
-            Node::Root => Lasting::NOT,
+            Node::Root => Ttl::NOT,
             // Symlinks of the host, and what only leads to them, change without our hearing of it.
-            Node::HostLink(..) => Lasting::NOT,
-            Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => Lasting::NOT,
+            Node::HostLink(..) => Ttl::NOT,
+            Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => Ttl::NOT,
             Node::Host(_) | Node::Latest(..) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
                 match self.catalog.listing_is_pushed() {
-                    true => Lasting::both(LASTING),
-                    false => Lasting::NOT,
+                    true => Ttl::both(LASTING),
+                    false => Ttl::NOT,
                 }
             }
             Node::Session(session, part) => self.session_lasts(session, part),
         };
-        let attributes = match facts.lasts {
+        let attributes = match attrs.lasts {
             // Handles that use the page cache hold another version than this one: its size must not become
             // the one that bounds their reads for longer than for this answer.
-            _ if self.is_between_versions(ino, facts) => Duration::ZERO,
+            _ if self.is_between_versions(ino, attrs) => Duration::ZERO,
             Some(limit) => lasting.attributes.min(limit),
             None => lasting.attributes,
         };
-        Lasting { attributes, ..lasting }
+        Ttl { attributes, ..lasting }
     }
 
-    fn session_lasts(&self, session: &SessionRef, part: &Part) -> Lasting {
+    fn session_lasts(&self, session: &SessionRef, part: &Part) -> Ttl {
         if session.is_subagent() || !self.catalog.is_pushed(&session.key) {
-            return Lasting::NOT;
+            return Ttl::NOT;
         }
         match part {
             // Other processes prune; sub-agents have directories of their own.
@@ -95,26 +95,26 @@ impl Fs {
             | Part::UndoneFork(_)
             | Part::UndoneTurns(_)
             | Part::UndoneTurn(..)
-            | Part::Agents => Lasting::NOT,
-            Part::Status => Lasting { entry: LASTING, attributes: A_SECOND },
-            _ => Lasting::both(LASTING),
+            | Part::Agents => Ttl::NOT,
+            Part::Status => Ttl { entry: LASTING, attributes: A_SECOND },
+            _ => Ttl::both(LASTING),
         }
     }
 
-    fn is_between_versions(&self, ino: u64, facts: &Facts) -> bool {
-        facts.version.is_some()
+    fn is_between_versions(&self, ino: u64, attrs: &Attrs) -> bool {
+        attrs.version.is_some()
             && self
                 .inodes
-                .told(ino, |told| told.cached.handles > 0 && told.cached.version != facts.version)
+                .told(ino, |told| told.cached.handles > 0 && told.cached.version != attrs.version)
                 .unwrap_or(false)
     }
 
     /// How long the kernel may remember that there is no such name, which is noted with the directory;
     /// `None`: not at all.
-    pub fn absence_lasts(&self, parent: u64, name: &OsStr, heard: u64) -> Option<Duration> {
+    pub fn absence_ttl(&self, parent: u64, name: &OsStr, heard: u64) -> Option<Duration> {
         let Node::Session(session, part) = self.inodes.node(parent)? else { return None };
         let of_the_state = shows_state(&part) || name == "undone" || name == "agents";
-        if of_the_state || self.session_lasts(&session, &part) == Lasting::NOT {
+        if of_the_state || self.session_lasts(&session, &part) == Ttl::NOT {
             return None;
         }
         // Noted first, for the same reason as attributes are.
@@ -130,7 +130,7 @@ impl Fs {
     /// What the kernel must forget after a change: what it was told and is not true any more. What was told
     /// stays noted until something else is, so that two threads which find out the same both say so: whoever
     /// answers next must be sure that it was said before.
-    pub fn stale(&self, changed: &Changed) -> Vec<Stale> {
+    pub fn stale(&self, changed: &Changed) -> Vec<Invalidation> {
         let concerns = |node: &Node| match node {
             Node::Session(session, _) => changed.everything || changed.sessions.contains(&session.key),
             _ => changed.everything || changed.listing,
@@ -140,9 +140,9 @@ impl Fs {
         for ino in self.inodes.concerned(concerns) {
             let Some(node) = self.inodes.node(ino) else { continue };
             for name in self.inodes.absent(ino) {
-                let there = self.child(&node, &name).and_then(|child| self.facts(&child));
+                let there = self.child(&node, &name).and_then(|child| self.attrs(&child));
                 if !matches!(there, Err(Refusal::NotFound { .. })) {
-                    stale.push(Stale::Entry { parent: ino, name });
+                    stale.push(Invalidation::Entry { parent: ino, name });
                 }
             }
             self.compare(ino, &node, &mut views, &mut stale);
@@ -156,9 +156,9 @@ impl Fs {
         ino: u64,
         node: &Node,
         views: &mut HashMap<SessionKey, Option<Arc<View>>>,
-        stale: &mut Vec<Stale>,
+        stale: &mut Vec<Invalidation>,
     ) {
-        let Some(before) = self.inodes.told(ino, |told| told.facts).flatten() else { return };
+        let Some(before) = self.inodes.told(ino, |told| told.attrs).flatten() else { return };
         let now = match node {
             Node::Session(session, part @ (Part::Turn(_) | Part::Prompt(_) | Part::Context)) => {
                 let view = views.entry(session.key.clone()).or_insert_with(|| self.view(&session.key).ok());
@@ -168,14 +168,14 @@ impl Fs {
                     // Not made again only to be compared: another version is another text.
                     (Some(view), part) => match super::content::version_of(view, part) {
                         Ok(version) if version == before.version => Some(before),
-                        Ok(_) => Some(Facts { version: None, ..before }),
+                        Ok(_) => Some(Attrs { version: None, ..before }),
                         Err(_) => None,
                     },
                 }
             }
             Node::Session(_, Part::Dir) | Node::Latest(..) | Node::Alias(..) if self.is_gone(node) => None,
             Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => None,
-            _ => self.facts(node).ok(),
+            _ => self.attrs(node).ok(),
         };
         if now == Some(before) {
             return;
@@ -184,14 +184,14 @@ impl Fs {
         match now {
             // Whoever has it open goes on with the pages of the version that was opened.
             Some(now) if now.version != before.version && readers == Some(0) => {
-                stale.push(Stale::Content { ino });
+                stale.push(Invalidation::Content { ino });
             }
-            Some(_) => stale.push(Stale::Attributes { ino }),
+            Some(_) => stale.push(Invalidation::Attributes { ino }),
             None => {
-                stale.push(Stale::Attributes { ino });
+                stale.push(Invalidation::Attributes { ino });
                 let parent = self.inodes.number(&node.parent());
                 let names = self.inodes.names(ino);
-                stale.extend(names.into_iter().map(|name| Stale::Entry { parent, name }));
+                stale.extend(names.into_iter().map(|name| Invalidation::Entry { parent, name }));
             }
         }
     }
