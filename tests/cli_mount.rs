@@ -321,7 +321,7 @@ fn sessions_go_by_paths_inside_mounts() {
     here.current_dir(&project);
     assert_eq!(run(here).json()[0]["id"], id);
     let said = store.run(&[Path::new("show"), &project]).refused();
-    assert!(said.contains("is no session"), "{said}");
+    assert!(said.contains("is not a session"), "{said}");
 
     let one_project = store.mount(&["--project", "/home/dev/projects/work/c-compact"]);
     let shown = store.run(&[Path::new("show"), &one_project.path.join("latest"), Path::new("--json")]).json();

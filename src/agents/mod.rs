@@ -203,7 +203,7 @@ fn modified<'a>(root: &Path, files: impl IntoIterator<Item = &'a PathBuf>) -> Op
 fn unless_irregular(loaded: Result<History>) -> Result<History> {
     match loaded {
         Err(Refusal::Io { path, errno, .. }) if Refusal::is_no_regular_file(errno) => {
-            let what = format!("a transcript that is no regular file ({})", path.display());
+            let what = format!("a transcript that is not a regular file ({})", path.display());
             Ok(History::unsupported(what, Vec::new()))
         }
         Err(Refusal::NotFollowed { path, why }) => {

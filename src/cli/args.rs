@@ -312,7 +312,7 @@ Examples:
   turnfs adopt ~/old/app ~/new/app                       all sessions; prints the new ids
   turnfs adopt ~/old/app ~/new/app --session 1234abcd    only this one
 
-Refused if NEW_DIR is not a directory or belongs to another user, and if OLD_DIR still is a directory (--force).")]
+Refused if NEW_DIR is not a directory or belongs to another user, and if OLD_DIR still exists (--force).")]
 pub struct AdoptArgs {
     /// The project's path as its sessions record it; it need not exist any more
     #[arg(value_name = "OLD_DIR", value_hint = ValueHint::DirPath)]

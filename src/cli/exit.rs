@@ -70,12 +70,12 @@ pub enum Failure {
     UnknownCommand { name: String },
     #[error("{path} is in no turnfs mount; name a session by its id or directory name")]
     NotInAMount { path: String },
-    #[error("{path} is no session; go one level deeper, or name a session by its id")]
+    #[error("{path} is not a session; go one level deeper, or name a session by its id")]
     NotASession { path: String },
-    #[error("{path} is where the sessions are already")]
+    #[error("{path} already has these sessions")]
     SamePlace { path: String },
     #[error(
-        "{path} still is a directory, so its project seems not to have moved (EEXIST); copy all the same with --force"
+        "{path} still exists, so its project does not seem to have moved (EEXIST); copy anyway with --force"
     )]
     OldIsThere { path: String },
     #[error("cannot write the output: {0}")]

@@ -153,7 +153,7 @@ pub(super) fn is_worked_on(store: &Tree, change: &RowChange, direction: Directio
 }
 
 fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
-    // Also refuses what is no regular file.
+    // Also refuses what is not a regular file.
     let Some(opened) = store.read(file)? else { return Ok(None) };
     let identity = |facts: Stat| (facts.st_dev, facts.st_ino);
     let is = identity(opened.facts()?);

@@ -43,7 +43,7 @@ impl Command {
         if bytes.len() > LONGEST {
             return refuse("more than 4096 bytes");
         }
-        let Ok(text) = std::str::from_utf8(bytes) else { return refuse("bytes that are no text") };
+        let Ok(text) = std::str::from_utf8(bytes) else { return refuse("bytes that are not UTF-8 text") };
         let blank = [' ', '\t'];
         let mut lines = text.split('\n').map(|line| line.trim_matches(blank)).filter(|line| !line.is_empty());
         let Some(line) = lines.next() else { return Ok(None) };

@@ -40,7 +40,7 @@ pub enum Refusal {
     )]
     Live { writer: Writer, asked: String },
     /// What `force` does not override.
-    #[error("{writer} has this session open, and nothing may be cut under it; close it, or use `fork`")]
+    #[error("{writer} has this session open; close it first, or use `fork`")]
     Locked { writer: Writer },
     /// Another session goes on from what would be cut off.
     #[error("{by} continues {file} behind this cut, so cutting it would break that session; use `fork`")]
@@ -52,7 +52,7 @@ pub enum Refusal {
     #[error("{what} is locked by another program; try again")]
     StoreLocked { what: String },
     /// What is read changes faster than it can be read.
-    #[error("{what} is written to all the time; try again when its agent rests")]
+    #[error("{what} changes too fast to be read; try again when its agent is idle")]
     NeverRests { what: String },
     /// Something else is there than what the caller decided on.
     #[error("{what} changed since this was opened; look at the turns again and repeat the command")]
@@ -66,7 +66,7 @@ pub enum Refusal {
     #[error("{damage}; {} (raw/{} shows it as it is)", .damage.class.remedy(), raw_name(.damage))]
     Damaged { damage: Damage },
     /// A form of a store that is not read.
-    #[error("{what} is not read by this version of turnfs, so its history is neither shown nor changed")]
+    #[error("this version of turnfs does not support {what}, so the history is neither shown nor changed")]
     Unsupported { what: String },
     /// What can be read and not be cut; a whole sentence.
     #[error("{what}")]
@@ -77,7 +77,7 @@ pub enum Refusal {
     )]
     Ambiguous { asked: String, options: String },
     /// The client has thrown away what the cut needs.
-    #[error("history needed for this cut is no longer on disk: {what}")]
+    #[error("cannot cut here: {what} is no longer on disk")]
     Lost { what: String },
     /// A rescue would have no turns, or is not needed; a whole sentence.
     #[error("{why}")]

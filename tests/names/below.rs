@@ -34,7 +34,7 @@ fn a_sub_agent_is_shown_by_its_path_and_by_its_id() {
     assert_eq!(run(&store, "show", &agent.join("turns/000"), &[]).ok(), text);
     assert_eq!(run(&store, "show", Path::new(id), &["0"]).ok(), text);
     assert_eq!(run(&store, "show", &agent, &["--json"]).json()["id"], id);
-    assert!(run(&store, "show", agent.parent().unwrap(), &[]).refused().contains("is no session"));
+    assert!(run(&store, "show", agent.parent().unwrap(), &[]).refused().contains("is not a session"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_an_undo_removed_is_shown_by_its_path_and_never_the_live_session() {
     assert_eq!(run(&store, "show", &undone.join("turns/002"), &[]).ok(), removed);
     assert_eq!(run(&store, "show", &undone, &["--json"]).json()["turns"][0]["n"], 2);
     assert!(run(&store, "show", &undone, &["0"]).refused().contains("undo 1"));
-    assert!(run(&store, "show", undone.parent().unwrap(), &[]).refused().contains("is no session"));
+    assert!(run(&store, "show", undone.parent().unwrap(), &[]).refused().contains("is not a session"));
     for (command, rest) in [("undo", &["1"][..]), ("undo", &["last", "--dry-run"]), ("rescue", &[])] {
         let said = run(&store, command, &undone, rest).refused();
         assert!(said.contains("what undo 1 of") && said.contains("turnfs redo"), "{command}: {said}");

@@ -74,11 +74,11 @@ impl Pointer {
     pub fn says(self) -> &'static str {
         match self {
             Pointer::GitLfs => {
-                "a pointer of git-lfs: this is no rollout, its content was never fetched; run `git lfs pull` in the \
+                "a pointer of git-lfs: this is not a rollout; its content was never fetched; run `git lfs pull` in the \
                  repository that holds the store"
             }
             Pointer::GitAnnex => {
-                "a pointer of git-annex: this is no rollout, its content was never fetched; run `git annex get` in the \
+                "a pointer of git-annex: this is not a rollout; its content was never fetched; run `git annex get` in the \
                  repository that holds the store"
             }
         }

@@ -320,7 +320,7 @@ impl Look<'_> {
         match kind {
             EntryKind::Dir | EntryKind::File => Some((name, kind)),
             EntryKind::Symlink | EntryKind::Other => {
-                self.problem(path.to_owned(), "it is no regular file, so it is left out".into());
+                self.problem(path.to_owned(), "it is not a regular file, so it is left out".into());
                 None
             }
         }

@@ -218,7 +218,7 @@ impl<'de> DeserializeSeed<'de> for Payload<'de> {
             other => {
                 let payload = <&'de RawValue>::deserialize(from)?;
                 if !payload.get().starts_with('{') {
-                    return Err(D::Error::custom("a message whose payload is no object"));
+                    return Err(D::Error::custom("a message whose payload is not an object"));
                 }
                 match other {
                     "TurnEnd" => Message::TurnEnd,
