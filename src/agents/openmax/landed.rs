@@ -112,7 +112,8 @@ pub(super) struct Doubt {
 
 /// Which blocks of `archive`, which holds no originals, belong to the history. `live` is the transcript from its
 /// digest on; no block goes on behind one of `ends`, places in the archive at which an append failed or
-/// originals stand.
+/// originals stand. `has_gaps`: something could not be written, so what seems to fit may do so by chance, and only
+/// an exact fit counts.
 ///
 /// # Errors
 /// Why that is not certain.
@@ -121,9 +122,11 @@ pub(super) fn landed(
     archive: &[&Found],
     ends: &[usize],
     records: &[Compaction],
+    has_gaps: bool,
 ) -> Result<Landed, Doubt> {
     let mut walk = Walk::of(live, archive, ends, records);
-    for reading in [Reading::Exact, Reading::OriginalsAnywhere, Reading::Beginnings] {
+    let readings = [Reading::Exact, Reading::OriginalsAnywhere, Reading::Beginnings];
+    for reading in readings.into_iter().take(if has_gaps { 1 } else { 3 }) {
         if let Some(front) = walk.read(reading).map_err(|why| Doubt { why, several: true })? {
             let Front { pieces, records, .. } = &walk.fronts[front];
             return Ok(Landed { blocks: pieces.clone(), records: records.clone() });

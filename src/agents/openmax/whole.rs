@@ -94,12 +94,17 @@ pub(super) fn whole(
             moved.push(found);
         }
     }
+    // Something that the archive should hold could not be written.
+    let has_gaps = archived
+        .iter()
+        .chain(&live.found)
+        .any(|found| found.behind_fragment || (found.note.is_some() && !found.names_archive));
     let doubt = |why: &str| Err(Doubt { why: why.to_owned(), several: false });
     let landed = match (digest, records) {
         (None, _) => Ok(Landed::default()),
         (Some(_), _) if archive.is_none() => doubt("the archive of what was pruned is not there"),
         (Some(_), None) => doubt("the record of what was pruned is not there"),
-        (Some(at), Some(records)) => landed(&live.found[at..], &moved, &ends, records),
+        (Some(at), Some(records)) => landed(&live.found[at..], &moved, &ends, records, has_gaps),
     };
     let dropped: Vec<&Found> = landed.iter().flat_map(Landed::said).map(|at| moved[at]).collect();
     let border = head.len() + dropped.len();
@@ -117,11 +122,7 @@ pub(super) fn whole(
     let uncut = archived.iter().filter(|found| found.answers.is_some() && !found.is_cut);
     let uncut: Vec<&Found> = uncut.filter(|found| !kept.contains(&found.start)).collect();
     // Where an original may be missing, another output that looks like it proves nothing.
-    let failed = archived
-        .iter()
-        .chain(&live.found)
-        .any(|found| found.behind_fragment || (found.note.is_some() && !found.names_archive));
-    put_back(&mut all, &uncut, (!failed).then_some(text));
+    put_back(&mut all, &uncut, (!has_gaps).then_some(text));
     let (sidecars, absent) = match landed {
         Ok(landed) => {
             let needs_originals = live.found.iter().any(|found| found.is_cut) || digest.is_some();

@@ -122,7 +122,8 @@ fn what_is_no_session_is_left_out_and_told_and_what_cannot_be_opened_is_listed()
     let mut problems: Vec<_> = found.problems.iter().map(|problem| problem.message.clone()).collect();
     problems.sort();
     assert_eq!(problems.len(), 4, "{problems:?}");
-    let told = ["it leads nowhere", "it leads to no directory or regular file", "not a regular file", "UTF-8"];
+    let told =
+        ["it leads nowhere", "it leads to no directory or regular file", "not a regular file", "UTF-8"];
     assert!(problems.iter().zip(told).all(|(problem, what)| problem.contains(what)), "{problems:?}");
 }
 
