@@ -90,6 +90,25 @@ fn measure(index: usize, sample: &Sample, prepare: Option<&str>, act: &str) -> O
     Some(Case { before, after, operations, index })
 }
 
+/// Recovers, and checks that the store, as `seen` looks at it, is as it was before the cut or as it is after it.
+fn assert_before_or_after(
+    store: &Store,
+    before: &Outcome,
+    after: &Outcome,
+    seen: impl FnOnce() -> Outcome,
+    what: &str,
+) {
+    let told = cut::recover(&store.state()).unwrap();
+    assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
+    let now = seen();
+    assert!(
+        now == *before || now == *after,
+        "{what}: neither before nor after; {told:?}\nagainst before: {}\nagainst after: {}",
+        before.difference(&now),
+        after.difference(&now)
+    );
+}
+
 fn assert_nothing_is_left(store: &Store, what: &str) {
     for (path, ..) in store.snapshot() {
         let name = path.to_string_lossy();
@@ -158,15 +177,7 @@ fn killed_at_every_step(kind: AgentKind) -> Totals {
             if k % 3 == 0 {
                 run(&store, "recover", &format!("abort:{}", k % 7 + 1));
             }
-            let told = cut::recover(&store.state()).unwrap();
-            assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
-            let now = Outcome::of(&store, &known);
-            assert!(
-                now == case.before || now == case.after,
-                "{what}: neither before nor after; {told:?}\nagainst before: {}\nagainst after: {}",
-                case.before.difference(&now),
-                case.after.difference(&now)
-            );
+            assert_before_or_after(&store, &case.before, &case.after, || Outcome::of(&store, &known), &what);
             assert_nothing_is_left(&store, &what);
         }
         tried
@@ -278,14 +289,7 @@ fn swept_with_hard_links(kind: AgentKind, name: &str, prepare: Option<&str>, act
             if fault.starts_with("abort") && k % 2 == 0 {
                 run(&store, "recover", &format!("abort:{}", k % 7 + 1));
             }
-            let told = cut::recover(&store.state()).unwrap();
-            assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
-            let now = Outcome::of(&store, &known);
-            assert!(
-                now == case.before || now == case.after,
-                "{what}: neither before nor after; {told:?}\nagainst before: {}",
-                case.before.difference(&now)
-            );
+            assert_before_or_after(&store, &case.before, &case.after, || Outcome::of(&store, &known), &what);
             assert_nothing_is_left(&store, &what);
             assert_eq!(super::store::snapshot(&backup), kept, "{what}: the backup");
         }
@@ -344,14 +348,7 @@ fn swept_behind_links(kind: AgentKind, name: &str, prepare: Option<&str>, act: &
         let what = format!("{name}, {act}, {fault} of {operations}, behind links");
         let (store, known) = moved();
         run(&store, act, &fault);
-        let told = cut::recover(&store.state()).unwrap();
-        assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
-        let now = seen(&store, &known);
-        assert!(
-            now == before || now == after,
-            "{what}: neither before nor after; {told:?}\nagainst before: {}",
-            before.difference(&now)
-        );
+        assert_before_or_after(&store, &before, &after, || seen(&store, &known), &what);
         assert_nothing_is_left(&store.copy_behind_links(), &what);
         assert!(store.root().join("sessions").is_symlink(), "{what}");
     }
@@ -385,14 +382,7 @@ fn swept_branch(kind: AgentKind, name: &str) -> u64 {
         let what = format!("{name}, {act}, {fault} of {}", case.operations);
         let (store, known) = prepared(&sample, prepare).unwrap();
         run(&store, act, &fault);
-        let told = cut::recover(&store.state()).unwrap();
-        assert!(!told.iter().any(|line| line.contains("could not")), "{what}: {told:?}");
-        let now = Outcome::of(&store, &known);
-        assert!(
-            now == case.before || now == case.after,
-            "{what}: neither before nor after; {told:?}\nagainst before: {}",
-            case.before.difference(&now)
-        );
+        assert_before_or_after(&store, &case.before, &case.after, || Outcome::of(&store, &known), &what);
         assert_nothing_is_left(&store, &what);
         let folders = std::fs::read_dir(store.state().path().join("sessions")).unwrap().map(Result::unwrap);
         assert!(!folders.into_iter().any(|folder| folder.path().join("branch").exists()), "{what}: the copy");
