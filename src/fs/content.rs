@@ -3,8 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,7 +20,7 @@ use crate::cut;
 use crate::render;
 use crate::session::{AgentKind, Refusal, Result, Session, Turn};
 use crate::transcript::metrics::{self, ReadKind};
-use crate::transcript::{EntryKind, Stamp, StoreDir};
+use crate::transcript::{self, EntryKind, Stamp, StoreDir};
 
 /// How often a text is made again because the session changed meanwhile.
 const ATTEMPTS: u32 = 4;
@@ -290,15 +288,8 @@ impl RawFile {
     pub fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>> {
         let rest = self.stat.len.saturating_sub(offset);
         let mut bytes = vec![0; size.min(usize::try_from(rest).unwrap_or(usize::MAX))];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match self.file.read_at(&mut bytes[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Refusal::io("cannot read", &self.path, error)),
-            }
-        }
+        let filled = transcript::read_full(&self.file, &mut bytes, offset)
+            .map_err(|error| Refusal::io("cannot read", &self.path, error))?;
         bytes.truncate(filled);
         metrics::count_bytes(self.agent, self.kind, filled as u64);
         Ok(bytes)

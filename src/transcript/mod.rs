@@ -80,6 +80,23 @@ fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u
     }
 }
 
+/// Reads from byte `at` until the buffer is full or the file ends; returns how many bytes came.
+///
+/// # Errors
+/// What prevents reading; an interrupted call is repeated.
+pub fn read_full(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], at + filled as u64) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
 /// A small file of a store, whole; `None` if it is not there.
 ///
 /// # Errors

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use serde::Deserialize;
 
 use crate::session::{AgentKind, Refusal, Result};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{EntryKind, Stamp, StoreDir, is_packed, plain_stream};
+use crate::transcript::{EntryKind, Stamp, StoreDir, is_packed, plain_stream, read_full};
 
 /// How much of a file's end is read first, bytes. Most records are shorter.
 const FIRST: u64 = 4 * 1024;
@@ -89,19 +88,6 @@ fn of_plain(file: &File) -> std::io::Result<Option<Timestamp>> {
             Searched::Further => stretch = (stretch * GROWTH).min(LONGEST),
         }
     }
-}
-
-fn read_full(file: &File, bytes: &mut [u8], start: u64) -> std::io::Result<usize> {
-    let mut got = 0;
-    while got < bytes.len() {
-        match file.read_at(&mut bytes[got..], start + got as u64) {
-            Ok(0) => break,
-            Ok(more) => got += more,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got)
 }
 
 /// Of a compressed file, which can only be read from its beginning.

@@ -1,7 +1,6 @@
 //! The head of a transcript: the first prompt and when the session began, without reading the rest.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -10,7 +9,7 @@ use super::parse::{self, Message, Wire};
 use super::records::{TextKey, is_the_clients_own};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{StoreDir, scan_bytes};
+use crate::transcript::{self, StoreDir, scan_bytes};
 
 /// Most of a wire that is read for its head, bytes: a first prompt may carry images.
 const LONGEST: usize = 1 << 20;
@@ -107,15 +106,8 @@ pub(super) fn of_context(dir: &StoreDir, context: &Path) -> Result<Head> {
 
 /// Reads until the buffer is full or the file ends; bytes read.
 fn fill(file: &File, path: &Path, buffer: &mut [u8], at: u64) -> Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], at + filled as u64) {
-            Ok(0) => break,
-            Ok(got) => filled += got,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Refusal::io("cannot read", path, error)),
-        }
-    }
+    let filled =
+        transcript::read_full(file, buffer, at).map_err(|error| Refusal::io("cannot read", path, error))?;
     count_bytes(AgentKind::KimiCli, ReadKind::Transcript, filled as u64);
     Ok(filled)
 }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::fault;
 use crate::session::{Refusal, Result};
+use crate::transcript;
 
 /// Bytes moved by one read or write.
 pub(in crate::cut) const CHUNK: usize = 256 * 1024;
@@ -60,16 +61,7 @@ impl Open {
 
     /// Reads until `into` is full or the file ends; how many bytes came.
     pub fn read_full(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while done < into.len() {
-            match self.file.read_at(&mut into[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.error("reading", e)),
-            }
-        }
-        Ok(done)
+        transcript::read_full(&self.file, into, offset).map_err(|e| self.error("reading", e))
     }
 
     pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
