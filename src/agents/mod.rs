@@ -3,9 +3,11 @@
 //! An agent's folder knows nothing of FUSE, inodes, journals or other agents; `docs/ARCHITECTURE.md`, "A new
 //! agent", says how to add one. Names that mean the same in every folder: `layout` (where things lie),
 //! `records` (a line), `items` (what a turn shows), `cuts` (forks and undos as steps), `writer` (who has a
-//! session open). `json_array` edits a shared index for those whose index is one.
+//! session open). What several of them need: `json`, `json_array` (edits an index that is one), `data_url`.
 
 pub mod codex;
+mod data_url;
+mod json;
 mod json_array;
 pub mod kimi_cli;
 pub mod openmax;
@@ -194,6 +196,21 @@ fn modified<'a>(root: &Path, files: impl IntoIterator<Item = &'a PathBuf>) -> Op
         }
     };
     files.into_iter().map(modified).collect()
+}
+
+/// Who holds the lock file `lock` (relative to the root) of a session of `agent`, without trying it. The writer's pid
+/// is `None` in another pid namespace.
+fn lock_holder(
+    agent: AgentKind,
+    root: &Path,
+    lock: &Path,
+    running: &Running,
+    evidence: &str,
+) -> Option<Writer> {
+    let store = StoreDir::open(root).ok()??;
+    let (device, inode) = store.stat(lock).ok()??.identity();
+    let pid = running.lock_holder(device, inode, || store.real_path(lock))?;
+    Some(Writer { agent, pid, evidence: evidence.to_owned() })
 }
 
 /// A history; where a file of it is a link, a FIFO or the like, or unpacks to too much, one that says so.

@@ -354,15 +354,10 @@ impl Known {
             *version = next_version();
         }
         if let Some(turn) = history.turns.last_mut() {
-            let length = |turn: &_| {
-                let mut length = render::Length::default();
-                render::heading(turn, &mut length);
-                length.0
-            };
-            let body = turn.text_len.saturating_sub(length(turn));
+            let body = turn.text_len.saturating_sub(render::heading_len(turn));
             let as_read = self.last_status.unwrap_or(turn.status);
             turn.status = if writer.is_some() { TurnStatus::Running } else { as_read };
-            turn.text_len = body + length(turn);
+            turn.text_len = body + render::heading_len(turn);
         }
         self.view = Arc::new(View {
             session: session.clone(),

@@ -13,7 +13,7 @@ use super::selection::Chosen;
 use super::session_arg::{Meant, Target};
 use super::{output, selection, session_arg, stores};
 use crate::catalog::{Catalog, Listing};
-use crate::session::{Damage, DamageClass, Refusal, Session, State};
+use crate::session::{Damage, DamageClass, Refusal, Session, State, short_id};
 
 /// Something that is not ok, as programs see it. Without an id: a file that sessions share.
 #[derive(Debug, Serialize)]
@@ -161,8 +161,8 @@ impl Progress {
     }
 
     fn at(&mut self, id: &str) {
-        let end: String = id.chars().rev().take(8).collect::<Vec<_>>().into_iter().rev().collect();
-        self.name = crate::render::one_line(&end).into_owned();
+        let end = short_id(id);
+        self.name = crate::render::one_line(end).into_owned();
         if self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAWN_AFTER) {
             self.draw();
         }

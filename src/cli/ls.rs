@@ -12,7 +12,7 @@ use super::selection::{self, Chosen};
 use super::{output, stores};
 use crate::agents;
 use crate::catalog::Catalog;
-use crate::session::{self, State, rfc3339};
+use crate::session::{self, State, rfc3339, short_id};
 
 /// Longest title in the table, characters.
 const TITLE: usize = 60;
@@ -192,8 +192,7 @@ fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Writ
 
 /// The end of the id, as in the directory's name; enough to name the session.
 fn short(id: &str) -> String {
-    let skipped = id.chars().count().saturating_sub(8);
-    crate::render::one_line(&id.chars().skip(skipped).collect::<String>()).into_owned()
+    crate::render::one_line(short_id(id)).into_owned()
 }
 
 #[cfg(test)]

@@ -177,20 +177,8 @@ fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
 fn read(db: &Connection, change: &RowChange) -> rusqlite::Result<Option<Row>> {
     let statement = format!("SELECT * FROM {} WHERE {} = ?1", quoted(&change.table), quoted(&change.key.0));
     let mut statement = db.prepare(&statement)?;
-    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut rows = statement.query([&change.key.1])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    let value = |at: usize| -> rusqlite::Result<SqlValue> {
-        Ok(match row.get_ref(at)? {
-            ValueRef::Null => SqlValue::Null,
-            ValueRef::Integer(value) => SqlValue::Integer(value),
-            ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
-            ValueRef::Text(text) => SqlValue::text(text),
-            ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
-        })
-    };
-    let columns = names.into_iter().enumerate().map(|(at, name)| Ok((name, value(at)?)));
-    Ok(Some(Row(columns.collect::<rusqlite::Result<_>>()?)))
+    rows.next()?.map(Row::try_from).transpose()
 }
 
 /// Writes what differs, and nothing else.

@@ -34,6 +34,18 @@ impl Output for Length {
     }
 }
 
+/// How many bytes `write` writes.
+pub fn len_of(write: impl FnOnce(&mut Length)) -> u64 {
+    let mut length = Length::default();
+    write(&mut length);
+    length.0
+}
+
+/// The length of [`heading`], bytes.
+pub fn heading_len(turn: &Turn) -> u64 {
+    len_of(|out| heading(turn, out))
+}
+
 /// The heading line of a turn: number, time, duration, outcome. Depends only on the turn's facts.
 pub fn heading(turn: &Turn, out: &mut impl Output) {
     let mut line = format!("# Turn {}", turn.n);

@@ -22,6 +22,15 @@ pub enum State {
 }
 
 impl State {
+    /// What a session with these damages is: [`State::Ok`], [`State::Torn`] or [`State::Damaged`].
+    pub fn of(damages: &[Damage]) -> State {
+        match damages {
+            [] => State::Ok,
+            damages if damages.iter().all(|damage| damage.class.is_torn()) => State::Torn,
+            _ => State::Damaged,
+        }
+    }
+
     /// What a session is whose files cannot be read for this reason.
     pub fn of_unread(why: &Refusal) -> State {
         match why {

@@ -33,6 +33,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+/// The last 8 characters of an id: what directory names and lists show of it.
+pub fn short_id(id: &str) -> &str {
+    id.char_indices().nth_back(7).map_or(id, |(at, _)| &id[at..])
+}
+
 /// Which session this is: the store it lives in and its place there.
 ///
 /// The place, not the agent's id, is the key: ids of sub-agents can equal their parents', and one id

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use rusqlite::types::ValueRef;
 use serde::{Deserialize, Serialize};
 
 use super::{FileView, Piece, Session};
@@ -160,13 +161,28 @@ pub enum SqlValue {
     Blob(Vec<u8>),
 }
 
-impl SqlValue {
-    /// A text as SQLite has it, kept to the byte.
-    pub fn text(bytes: &[u8]) -> SqlValue {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => SqlValue::Text(text.to_owned()),
-            Err(_) => SqlValue::OddText(bytes.to_vec()),
+impl From<ValueRef<'_>> for SqlValue {
+    fn from(value: ValueRef<'_>) -> SqlValue {
+        match value {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(value) => SqlValue::Integer(value),
+            ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
+            ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => SqlValue::Text(text.to_owned()),
+                Err(_) => SqlValue::OddText(bytes.to_vec()),
+            },
+            ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
         }
+    }
+}
+
+impl TryFrom<&rusqlite::Row<'_>> for Row {
+    type Error = rusqlite::Error;
+
+    fn try_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+        let names = row.as_ref().column_names().enumerate();
+        let columns = names.map(|(at, name)| Ok((name.to_owned(), row.get_ref(at)?.into())));
+        Ok(Row(columns.collect::<rusqlite::Result<_>>()?))
     }
 }
 

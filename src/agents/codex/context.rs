@@ -11,8 +11,9 @@ use super::items::model_item;
 use super::layout::Rollout;
 use super::line::{self as lines, Content};
 use super::lineage::Lineage;
-use super::records::{Body, Compacted, Line, Response, readable};
+use super::records::{Body, Compacted, Line, Response};
 use super::voice::{self, Author, Words};
+use crate::agents::json::readable;
 use crate::session::{History, Item, ItemSink, Refusal, Result, Session};
 use crate::transcript::{self, StoreDir};
 

@@ -14,9 +14,10 @@ use parking_lot::Mutex;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::lineage::Lineage;
-use super::records::{Fields, Line, Mode};
+use super::records::{Line, Mode};
 use super::{archive, database, first_format, heads, writer};
 use crate::agents::Companion;
+use crate::agents::json::Object;
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
@@ -70,9 +71,7 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         return Ok(made(vec![Part::Bytes(content)], None));
     }
     let first = first_line(&store, current(session)?)?;
-    let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
-    let mut payload =
-        Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
+    let (mut line, mut payload) = with_payload(&first).ok_or_else(|| changed(session))?;
     let time = text(&rfc3339(now));
     payload.set("id", text(&id));
     payload.set("session_id", text(&id));
@@ -255,9 +254,7 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
     let name = format!("{}_{}", session.id, uuid::Uuid::now_v7());
     let file = place(now, &name);
     let first = first_line(store, current)?;
-    let mut line = Fields::parse(&first).ok_or_else(|| changed(session))?;
-    let mut payload =
-        Fields::parse(line.get("payload").unwrap_or("").as_bytes()).ok_or_else(|| changed(session))?;
+    let (mut line, mut payload) = with_payload(&first).ok_or_else(|| changed(session))?;
     let end = match (all, at.ordinal) {
         (true, _) => 0,
         (false, Some(ordinal)) => ordinal,
@@ -393,8 +390,7 @@ impl LastContext {
 
     /// The parts with the new directory in this line.
     fn moved_to(&self, project: &Path, parts: Vec<Part>) -> Option<Vec<Part>> {
-        let mut line = Fields::parse(&self.line)?;
-        let mut payload = Fields::parse(line.get("payload")?.as_bytes())?;
+        let (mut line, mut payload) = with_payload(&self.line)?;
         payload.set("cwd", text(&project.to_string_lossy()));
         line.set("payload", payload.to_json());
         let new = format!("{}\n", line.to_json()).into_bytes();
@@ -450,6 +446,13 @@ fn place(now: Timestamp, ids: &str) -> PathBuf {
     let now = now.to_zoned_datetime(TimeZone::system());
     let folder = Path::new(SESSIONS).join(now.strftime("%Y/%m/%d").to_string());
     folder.join(format!("rollout-{}-{ids}.jsonl", now.strftime("%Y-%m-%dT%H-%M-%S")))
+}
+
+/// A line and its payload.
+fn with_payload(line: &[u8]) -> Option<(Object, Object)> {
+    let line = Object::parse(std::str::from_utf8(line).ok()?).ok()?;
+    let payload = Object::parse(line.get("payload")?).ok()?;
+    Some((line, payload))
 }
 
 fn text(value: &str) -> String {

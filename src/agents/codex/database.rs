@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::layout::STATE_DB;
 use crate::agents::Companion;
-use crate::session::{AgentKind, Damage, DamageClass, FileHash, Refusal, Result, Row as WholeRow, SqlValue};
+use crate::session::{AgentKind, Damage, DamageClass, FileHash, Refusal, Result, Row as WholeRow};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Stamp, StoreDir};
 
@@ -188,24 +188,11 @@ pub fn companions(store: &StoreDir) -> Result<Vec<Companion>> {
 
 fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable> {
     let mut statement = db.prepare("SELECT * FROM threads WHERE id = ?1")?;
-    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
-    if !names.iter().any(|name| name == "rollout_path") {
+    if statement.column_index("rollout_path").is_err() {
         return Err(Unreadable::Schema);
     }
     let mut found = statement.query([thread])?;
-    let Some(row) = found.next()? else { return Ok(None) };
-    let mut columns = Vec::with_capacity(names.len());
-    for (at, name) in names.into_iter().enumerate() {
-        let value = match row.get_ref(at)? {
-            ValueRef::Null => SqlValue::Null,
-            ValueRef::Integer(value) => SqlValue::Integer(value),
-            ValueRef::Real(value) => SqlValue::Real(value.to_bits()),
-            ValueRef::Text(text) => SqlValue::text(text),
-            ValueRef::Blob(bytes) => SqlValue::Blob(bytes.to_vec()),
-        };
-        columns.push((name, value));
-    }
-    Ok(Some(WholeRow(columns)))
+    Ok(found.next()?.map(WholeRow::try_from).transpose()?)
 }
 
 fn unusable(what: String) -> Index {

@@ -17,7 +17,7 @@ use super::records::{self, HistoryBase};
 use super::tails::Tails;
 use super::titles;
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey, short_id};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Line, Stamp, StoreDir, scan};
 
@@ -456,6 +456,5 @@ fn subagent_name(head: &Head, id: &str) -> String {
         .take(40)
         .flat_map(char::to_lowercase)
         .collect();
-    let end = id.get(id.len().saturating_sub(8)..).unwrap_or(id);
-    format!("{safe}-{end}")
+    format!("{safe}-{}", short_id(id))
 }

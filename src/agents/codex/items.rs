@@ -13,9 +13,10 @@ use super::calls::{Calls, repeated};
 use super::first_format;
 use super::kinds::{self, Form};
 use super::line::{At, Content};
-use super::records::{Body, CompletedItem, Event, Line, Response, readable, text_of};
+use super::records::{Body, CompletedItem, Event, Line, Response, text_of};
 use super::voice::{self, Author, Evidence, pictures};
 use super::walk::{Rules, Told, Walk};
+use crate::agents::json::readable;
 use crate::session::{Item, ItemSink};
 
 /// What kind of text stands in both families.

@@ -1,7 +1,8 @@
 //! A line with its place and what it holds, parsed once; also one that is kept until it is known whose it is.
 
 use super::first_format;
-use super::records::{Body, Line as Record, readable};
+use super::records::{Body, Line as Record};
+use crate::agents::json::readable;
 
 /// A line's place.
 #[derive(Clone, Copy)]

@@ -156,12 +156,9 @@ impl Whole {
         let Some(last) = self.parts.last() else {
             return History { notes: self.notes, ..History::without_turns(State::NoTranscript, files) };
         };
-        let damaged = self.damages.iter().any(|damage| !damage.class.is_torn());
-        let state = match () {
-            () if damaged => State::Damaged,
-            () if !self.damages.is_empty() => State::Torn,
-            () if self.turns.is_empty() => State::Empty,
-            () => State::Ok,
+        let state = match State::of(&self.damages) {
+            State::Ok if self.turns.is_empty() => State::Empty,
+            state => state,
         };
         // What is damaged comes before what is only torn: the first one is shown.
         self.damages.sort_by_key(|damage| damage.class.is_torn());
@@ -218,8 +215,6 @@ impl Whole {
 
 /// The turn with the size of its heading added to that of its items.
 fn sized(mut turn: Turn) -> Turn {
-    let mut length = render::Length::default();
-    render::heading(&turn, &mut length);
-    turn.text_len += length.0;
+    turn.text_len += render::heading_len(&turn);
     turn
 }

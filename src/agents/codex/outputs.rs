@@ -12,6 +12,7 @@ use super::calls::{first_byte, tool_result};
 use super::notices::text;
 use super::records::{Part, Response, string_or_json, text_of};
 use super::voice::pictures;
+use crate::agents::data_url;
 use crate::session::{Item, ItemSink};
 
 /// Shows the result of a call. It is a text, a list of parts, or `{content, success}` around one of these;
@@ -132,21 +133,18 @@ fn tools(raw: &RawValue) -> String {
 
 /// An image by its URL, which may hold it.
 pub fn blob(url: &str) -> Item<'_> {
-    let Some((head, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
-        return Item::Notice { kind: "image".into(), text: url.into() };
-    };
-    let media_type = head.split(';').next().unwrap_or("image");
-    match head.ends_with("base64") {
-        true => base64(media_type, data),
-        false => Item::Blob { media_type: media_type.into(), bytes: data.len() as u64 },
+    match data_url::parse(url) {
+        Some((media_type, bytes)) => {
+            let media_type = media_type.split(';').next().unwrap_or("image");
+            Item::Blob { media_type: media_type.into(), bytes }
+        }
+        None => Item::Notice { kind: "image".into(), text: url.into() },
     }
 }
 
 /// A blob of this type, by its base64 text.
 pub fn base64<'a>(media_type: &'a str, data: &str) -> Item<'a> {
-    let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count();
-    let bytes = (data.len() * 3 / 4).saturating_sub(padding);
-    Item::Blob { media_type: media_type.into(), bytes: bytes as u64 }
+    Item::Blob { media_type: media_type.into(), bytes: data_url::base64_len(data) }
 }
 
 /// The type of an image, by the beginning of its base64 text.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::first_format;
 use super::line::{At, Content};
 use super::lineage::Segment;
-use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext, readable};
+use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext};
 use super::voice::Evidence;
 use super::walk::{Rules, Walk};
+use crate::agents::json::readable;
 use crate::session::{Damage, DamageClass, Turn, open_calls};
 use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
 

@@ -6,16 +6,12 @@
 use std::path::Path;
 
 use super::layout::thread_lock;
+use crate::agents::lock_holder;
 use crate::host::processes::Running;
 use crate::session::{AgentKind, Writer};
-use crate::transcript::StoreDir;
 
 /// The process that has the thread loaded.
 pub fn writer(root: &Path, thread: &str, running: &Running) -> Option<Writer> {
-    let store = StoreDir::open(root).ok()??;
-    let file = thread_lock(thread);
-    let (device, inode) = store.stat(&file).ok()??.identity();
-    let pid = running.lock_holder(device, inode, || store.real_path(&file))?;
     let evidence = "has this thread loaded; an idle daemon lets go about a minute after its last client";
-    Some(Writer { agent: AgentKind::Codex, pid, evidence: evidence.into() })
+    lock_holder(AgentKind::Codex, root, &thread_lock(thread), running, evidence)
 }

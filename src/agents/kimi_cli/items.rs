@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::json::{Content, JsonStr, Part, objects};
 use super::parse::{Context, Message, ToolResult, Wire};
+use crate::agents::json::{Object, readable};
 use crate::session::{Item, ItemSink};
 
 /// The items of a wire line; `line` is its text.
@@ -303,39 +304,14 @@ fn questions(raw: Option<&RawValue>) -> String {
 
 fn answers(raw: Option<&RawValue>) -> String {
     let Some(list) = raw else { return String::new() };
-    // A map in the file's order, keys and values as they are.
-    match serde_json::from_str::<Answers>(list.get()) {
-        Ok(Answers(lines)) => lines,
-        Err(_) => list.get().to_owned(),
-    }
-}
-
-/// A map of texts, a line each.
-struct Answers(String);
-
-impl<'de> Deserialize<'de> for Answers {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> serde::de::Visitor<'de> for InOrder {
-            type Value = Answers;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a map of texts")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Answers, A::Error> {
-                let mut lines = String::new();
-                while let Some((question, answer)) = map.next_entry::<JsonStr<'de>, JsonStr<'de>>()? {
-                    if !lines.is_empty() {
-                        lines.push('\n');
-                    }
-                    lines.push_str(&question.text());
-                    lines.push_str(": ");
-                    lines.push_str(&answer.text());
-                }
-                Ok(Answers(lines))
-            }
-        }
-        from.deserialize_map(InOrder)
-    }
+    // A map in the file's order.
+    let answers = || -> Result<Vec<String>, serde_json::Error> {
+        let map = Object::parse(&readable(list.get()))?;
+        map.fields()
+            .map(|(question, answer)| Ok(format!("{question}: {}", serde_json::from_str::<String>(answer)?)))
+            .collect()
+    };
+    answers().map_or_else(|_| list.get().to_owned(), |lines| lines.join("\n"))
 }
 
 #[cfg(test)]

@@ -10,30 +10,25 @@ use std::borrow::Cow;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
-/// A JSON string as it stands in a record, without its quotes, not unescaped.
+use crate::agents::{data_url, json};
+
+/// A JSON string as it stands in a record, with its quotes, not unescaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JsonStr<'a>(&'a str);
 
 impl<'a> JsonStr<'a> {
     /// The raw value, if it is a string.
     pub fn of(raw: &'a RawValue) -> Option<JsonStr<'a>> {
-        raw.get().strip_prefix('"')?.strip_suffix('"').map(JsonStr)
+        raw.get().starts_with('"').then_some(JsonStr(raw.get()))
     }
 
     /// The text.
     pub fn text(self) -> Cow<'a, str> {
-        let raw = self.0;
-        let Some(first) = memchr::memchr(b'\\', raw.as_bytes()) else { return Cow::Borrowed(raw) };
-        let mut text = String::with_capacity(raw.len());
-        let mut rest = raw;
-        let mut next = Some(first);
-        while let Some(at) = next {
-            text.push_str(&rest[..at]);
-            rest = unescape(&rest[at + 1..], &mut text);
-            next = memchr::memchr(b'\\', rest.as_bytes());
+        let plain = self.0.trim_matches('"');
+        if memchr::memchr(b'\\', plain.as_bytes()).is_none() {
+            return Cow::Borrowed(plain);
         }
-        text.push_str(rest);
-        Cow::Owned(text)
+        serde_json::from_str(&json::readable(self.0)).map_or(Cow::Borrowed(plain), Cow::Owned)
     }
 }
 
@@ -42,43 +37,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonStr<'a> {
         let raw = <&'a RawValue>::deserialize(deserializer)?;
         JsonStr::of(raw).ok_or_else(|| D::Error::custom("a string is expected"))
     }
-}
-
-/// Adds what the escape at the start of `rest` (behind its backslash) stands for, and returns what follows
-/// it. The record's parser has proved that it is well formed.
-fn unescape<'a>(rest: &'a str, text: &mut String) -> &'a str {
-    let mut chars = rest.chars();
-    let plain = match chars.next() {
-        Some('n') => '\n',
-        Some('t') => '\t',
-        Some('r') => '\r',
-        Some('b') => '\u{8}',
-        Some('f') => '\u{c}',
-        Some('u') => return unescape_unicode(chars.as_str(), text),
-        Some(other) => other,
-        None => return "",
-    };
-    text.push(plain);
-    chars.as_str()
-}
-
-fn unescape_unicode<'a>(rest: &'a str, text: &mut String) -> &'a str {
-    let Some((unit, rest)) = hex4(rest) else { return rest };
-    if (0xD800..0xDC00).contains(&unit)
-        && let Some((low, behind)) = rest.strip_prefix("\\u").and_then(hex4)
-        && (0xDC00..0xE000).contains(&low)
-    {
-        let scalar = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
-        text.push(char::from_u32(scalar).unwrap_or(char::REPLACEMENT_CHARACTER));
-        return behind;
-    }
-    text.push(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
-    rest
-}
-
-fn hex4(text: &str) -> Option<(u32, &str)> {
-    let (digits, rest) = text.split_at_checked(4)?;
-    Some((u32::from_str_radix(digits, 16).ok()?, rest))
 }
 
 /// Objects read as the client's parsers read them, Python's `json` as well as pydantic: escapes in keys count for
@@ -222,21 +180,15 @@ impl<'a> Part<'a> {
         match serde_json::from_str(raw.get()) {
             Ok(Part::Unknown { kind, .. }) => Part::Unknown { kind, json: raw.get() },
             Ok(part) => part,
-            Err(_) => Part::Unknown { kind: JsonStr("part"), json: raw.get() },
+            Err(_) => Part::Unknown { kind: JsonStr("\"part\""), json: raw.get() },
         }
     }
 
     /// What a URL part holds: media type and size in bytes of a `data:` URL; `None` for another URL.
     pub fn blob(kind: &str, url: &str) -> Option<(String, u64)> {
-        let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
-        let (media_type, base64) = match head.strip_suffix(";base64") {
-            Some(media_type) => (media_type, true),
-            None => (head, false),
-        };
+        let (media_type, bytes) = data_url::parse(url)?;
         let media_type = if media_type.is_empty() { format!("{kind}/*") } else { media_type.to_owned() };
-        let len = data.len() as u64;
-        let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count() as u64;
-        Some((media_type, if base64 { (len - padding.min(len)) * 3 / 4 } else { len }))
+        Some((media_type, bytes))
     }
 }
 

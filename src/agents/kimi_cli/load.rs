@@ -183,20 +183,13 @@ impl Reading {
         let does = "kimi-cli sends what its context holds of it";
         notes.extend(unanswered.into_iter().map(|turn| open_calls(turn, does)));
         let is_there = files.wire.is_some() || !files.contexts.is_empty();
-        let state = if let Some(what) = unsupported {
-            notes.insert(0, what);
-            State::Unsupported
-        } else if damages.iter().any(|damage| !damage.class.is_torn()) {
-            State::Damaged
-        } else if !damages.is_empty() {
-            State::Torn
-        } else if !is_there {
-            State::NoTranscript
-        } else if turns.is_empty() {
-            State::Empty
-        } else {
-            State::Ok
+        let state = match State::of(&damages) {
+            _ if unsupported.is_some() => State::Unsupported,
+            State::Ok if !is_there => State::NoTranscript,
+            State::Ok if turns.is_empty() => State::Empty,
+            state => state,
         };
+        notes.splice(0..0, unsupported);
         let sound_turns = sound_turns(&turns, &cuts, &damages, files);
         let mut views = views;
         if !by_wire && !turns.is_empty() {
@@ -446,9 +439,7 @@ fn turns_of_context(
 
 /// The turn with its rendered size: heading and items.
 fn sized(mut turn: Turn, items: u64) -> Turn {
-    let mut heading = Length::default();
-    render::heading(&turn, &mut heading);
-    turn.text_len = heading.0 + items;
+    turn.text_len = render::heading_len(&turn) + items;
     turn
 }
 

@@ -12,7 +12,7 @@ use super::layout::Files;
 use super::records::{Message, Role};
 use super::scan::{self, Found, Messages};
 use super::whole::{self, In, Said, Sidecars, Whole};
-use crate::render::{self, Length};
+use crate::render;
 use crate::session::{
     Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece, Refusal, Result,
     State, Turn, TurnDetail, TurnStatus, open_calls,
@@ -136,12 +136,9 @@ impl Loaded {
             None => live_end,
         };
         history.sound_turns = history.turns.len() as u32;
-        history.state = if damages.is_empty() { State::Ok } else { State::Torn };
-        if damage.is_some() {
-            history.state = State::Damaged;
-            if history.turns.last().is_some_and(|last| last.status != TurnStatus::Complete) {
-                history.sound_turns -= 1;
-            }
+        history.state = State::of(&damages);
+        if damage.is_some() && history.turns.last().is_some_and(|last| last.status != TurnStatus::Complete) {
+            history.sound_turns -= 1;
         }
         for turn in history.turns.iter().filter(|turn| turn.detail == Some(TurnDetail::OpenCalls)) {
             history.notes.push(open_calls(
@@ -412,9 +409,7 @@ fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) ->
         group: n,
         text_len: said.iter().enumerate().map(body).sum(),
     };
-    let mut heading = Length::default();
-    render::heading(&turn, &mut heading);
-    turn.text_len += heading.0;
+    turn.text_len += render::heading_len(&turn);
     turn
 }
 

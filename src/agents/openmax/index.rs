@@ -3,16 +3,17 @@
 //! Unknown fields of entries are accepted and kept. What does not parse as a whole is refused as a whole,
 //! as the client does it; nothing is ever defaulted to empty.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::layout::{INDEX, NO_TITLE};
+use crate::agents::json::Object;
 use crate::agents::{SharedIndex, json_array};
 use crate::session::{self, Damage, DamageClass, EntryEdit, Refusal};
 
@@ -137,42 +138,42 @@ impl SharedIndex for Entries {
         };
         let old = &parsed.entries[at];
         let now = now();
-        let mut fields = Fields::of(text(index, &old.span)?)?;
+        let mut fields = Object::parse(text(index, &old.span)?).map_err(internal)?;
         match edit {
             EntryEdit::Cut { messages, rewritten, empty, .. } => {
                 let points = old.resume_points.iter().filter(|point| !rewritten && *point <= messages);
-                fields.set("updated_at", &now)?;
+                fields.set("updated_at", now.to_string());
                 if *empty {
                     // The client names a session after its next prompt only then.
-                    fields.set("title", &NO_TITLE)?;
+                    fields.set("title", Value::from(NO_TITLE).to_string());
                 }
-                fields.set_points(&points.copied().collect::<Vec<u64>>())?;
+                set_points(&mut fields, &points.copied().collect::<Vec<u64>>());
                 // Moved to the end, where a newer entry stands.
-                Ok(session::Entry { text: fields.text(), at: parsed.entries.len() - 1 })
+                Ok(session::Entry { text: written(&fields), at: parsed.entries.len() - 1 })
             }
             EntryEdit::Project { .. } => {
                 Err(Refusal::Internal { what: "openmax lists sessions, not projects".into() })
             }
             EntryEdit::Copy { id, project, .. } => {
-                fields.set("id", id)?;
+                fields.set("id", Value::from(id.as_str()).to_string());
                 match project {
                     // The same history at another path. A time of its own would say that all of them were worked
                     // on now, and one in the future that a session which is begun after it is older.
                     Some(project) => {
-                        fields.set("project", &project.to_string_lossy())?;
-                        fields.set("created_at", &old.created_at.min(now))?;
-                        fields.set("updated_at", &old.updated_at.min(now))?;
+                        fields.set("project", Value::from(project.to_string_lossy()).to_string());
+                        fields.set("created_at", old.created_at.min(now).to_string());
+                        fields.set("updated_at", old.updated_at.min(now).to_string());
                     }
                     None => {
-                        fields.set("title", &parsed.fork_title(old))?;
-                        fields.set("created_at", &now)?;
-                        fields.set("updated_at", &now)?;
+                        fields.set("title", Value::from(parsed.fork_title(old)).to_string());
+                        fields.set("created_at", now.to_string());
+                        fields.set("updated_at", now.to_string());
                     }
                 }
-                fields.set_points(&[])?;
+                set_points(&mut fields, &[]);
                 // What else stands in an entry is the source's own.
-                fields.only(&["id", "project", "title", "created_at", "updated_at"]);
-                Ok(session::Entry { text: fields.text(), at: parsed.entries.len() })
+                fields.keep_only(&["id", "project", "title", "created_at", "updated_at"]);
+                Ok(session::Entry { text: written(&fields), at: parsed.entries.len() })
             }
         }
     }
@@ -192,67 +193,19 @@ impl SharedIndex for Entries {
     }
 }
 
-/// An entry's fields in their order, as they are written.
-struct Fields<'a>(Vec<(String, Cow<'a, str>)>);
-
-impl<'a> Fields<'a> {
-    fn of(entry: &'a str) -> Result<Fields<'a>> {
-        struct Ordered;
-        impl<'de> serde::de::Visitor<'de> for Ordered {
-            type Value = Vec<(String, &'de RawValue)>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(fields)
-            }
-        }
-        let mut parser = serde_json::Deserializer::from_str(entry);
-        let fields = serde::Deserializer::deserialize_map(&mut parser, Ordered).map_err(internal)?;
-        Ok(Fields(fields.into_iter().map(|(key, value)| (key, value.get().into())).collect()))
+/// The client leaves the field out where there are none.
+fn set_points(entry: &mut Object, points: &[u64]) {
+    let lines: Vec<String> = points.iter().map(|point| format!("      {point}")).collect();
+    match points {
+        [] => entry.remove("resume_points"),
+        _ => entry.set("resume_points", format!("[\n{}\n    ]", lines.join(",\n"))),
     }
+}
 
-    fn set(&mut self, key: &str, value: &impl serde::Serialize) -> Result<()> {
-        let value = serde_json::to_string(value).map_err(internal)?;
-        match self.0.iter_mut().find(|(known, _)| known == key) {
-            Some((_, old)) => *old = value.into(),
-            None => self.0.push((key.to_owned(), value.into())),
-        }
-        Ok(())
-    }
-
-    /// The client leaves the field out where there are none.
-    fn set_points(&mut self, points: &[u64]) -> Result<()> {
-        if points.is_empty() {
-            self.0.retain(|(key, _)| key != "resume_points");
-            return Ok(());
-        }
-        let lines: Vec<String> = points.iter().map(|point| format!("      {point}")).collect();
-        self.set("resume_points", &())?;
-        if let Some((_, value)) = self.0.iter_mut().find(|(key, _)| key == "resume_points") {
-            *value = format!("[\n{}\n    ]", lines.join(",\n")).into();
-        }
-        Ok(())
-    }
-
-    fn only(&mut self, keys: &[&str]) {
-        self.0.retain(|(key, _)| keys.contains(&key.as_str()));
-    }
-
-    /// Written as the client writes an entry.
-    fn text(&self) -> String {
-        let fields = self.0.iter().map(|(key, value)| {
-            let key = serde_json::Value::from(key.as_str());
-            format!("    {key}: {value}")
-        });
-        format!("{{\n{}\n  }}", fields.collect::<Vec<_>>().join(",\n"))
-    }
+/// The entry as the client writes it.
+fn written(entry: &Object) -> String {
+    let fields = entry.fields().map(|(key, value)| format!("    {}: {value}", Value::from(key)));
+    format!("{{\n{}\n  }}", fields.collect::<Vec<_>>().join(",\n"))
 }
 
 fn internal(error: serde_json::Error) -> Refusal {

@@ -8,22 +8,14 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::layout::Files;
+use crate::agents::lock_holder;
 use crate::host::processes::{Process, Running};
 use crate::session::{AgentKind, Session, Writer};
-use crate::transcript::StoreDir;
 
 pub(super) fn writer(session: &Session, running: &Running) -> Option<Writer> {
-    claim(session, running).or_else(|| process(session, running))
-}
-
-/// The holder of the session's lock file. One in another pid namespace has no number here.
-fn claim(session: &Session, running: &Running) -> Option<Writer> {
-    let store = StoreDir::open(&session.key.root).ok()??;
     let lock = Files::of(&session.key).lock;
-    let (device, inode) = store.stat(&lock).ok()??.identity();
-    let pid = running.lock_holder(device, inode, || store.real_path(&lock))?;
-    let evidence = "has it open and holds its lock".to_owned();
-    Some(Writer { agent: AgentKind::OpenMax, pid, evidence })
+    lock_holder(AgentKind::OpenMax, &session.key.root, &lock, running, "has it open and holds its lock")
+        .or_else(|| process(session, running))
 }
 
 /// An openmax process that works in the session's project.
