@@ -138,7 +138,7 @@ fn fork_prints_the_new_id_and_nothing_else() {
 }
 
 #[test]
-fn refusals_are_one_sentence_exit_code_1_and_leave_the_store_alone() {
+fn refusals_are_one_sentence_with_hints_exit_code_1_and_leave_the_store_alone() {
     let store = TestStore::from_samples(&["c-compact", "adv-damaged"]);
     let damaged = expected("adv-damaged")["session"].as_str().unwrap().to_owned();
     let before = store.snapshot();
@@ -151,12 +151,13 @@ fn refusals_are_one_sentence_exit_code_1_and_leave_the_store_alone() {
         (&["undo", &damaged, "1"], "context.jsonl, line 10"),
         (&["fork", &damaged, "0"], "context.jsonl, line 10"),
         (&["show", &damaged], "bad-line"),
-        (&["show", "./"], "is in no turnfs mount"),
+        (&["show", "./"], "is not in a turnfs mount"),
     ];
     for (args, sentence) in table {
         let said = store.run(args).refused();
         assert!(said.contains(sentence), "{args:?}: {said}");
-        assert!(said.starts_with("turnfs: ") && said.lines().count() == 1, "{args:?}: {said}");
+        assert!(said.starts_with("turnfs: "), "{args:?}: {said}");
+        assert!(said.lines().skip(1).all(|line| line.starts_with("hint: ")), "{args:?}: {said}");
     }
     assert_eq!(store.snapshot(), before);
 }
@@ -251,7 +252,7 @@ fn check_takes_a_project_or_a_session_and_says_what_to_write_where_there_is_neit
     let damaged = expected("adv-damaged")["session"].as_str().unwrap().to_owned();
     for session in [COMPACT, &COMPACT[..8]] {
         let ran = store.run(&["check", session]);
-        assert!(ran.stderr.contains("1 session read, 0 damages"), "{session}: {}", ran.stderr);
+        assert!(ran.stderr.contains("1 session read, 0 damaged places"), "{session}: {}", ran.stderr);
         assert_eq!(ran.ok(), "", "{session}");
     }
     let ran = store.run(&["check", &damaged]);
@@ -270,7 +271,8 @@ fn check_takes_a_project_or_a_session_and_says_what_to_write_where_there_is_neit
     ] {
         let ran = store.run(args);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}");
-        let says = format!("no sessions belong to {names}; `turnfs check --all` checks every session");
+        let says =
+            format!("turnfs: no sessions belong to {names}\nhint: `turnfs check --all` checks every session");
         assert!(ran.stderr.contains(&says), "{args:?}: {}", ran.stderr);
     }
     let ran = store.run(&["check", "nosuch12"]);

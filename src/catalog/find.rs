@@ -152,8 +152,8 @@ fn has_words(text: &str, session: &Session) -> bool {
     !wanted.is_empty() && wanted.iter().all(has)
 }
 
-/// What may have been meant, as the end of a sentence.
-fn near(text: &str, all: &[Found]) -> String {
+/// What may have been meant, as a question.
+fn near(text: &str, all: &[Found]) -> Vec<String> {
     let mut scored: Vec<(usize, String)> = Vec::new();
     let lower = text.to_lowercase();
     let length = text.chars().count();
@@ -186,11 +186,6 @@ fn near(text: &str, all: &[Found]) -> String {
     }
     scored.sort_by_key(|(score, _)| *score);
     scored.truncate(SUGGESTED);
-    match scored.as_slice() {
-        [] => String::new(),
-        several => {
-            let shown: Vec<&str> = several.iter().map(|(_, shown)| shown.as_str()).collect();
-            format!("; did you mean {}?", shown.join(" or "))
-        }
-    }
+    let shown: Vec<&str> = scored.iter().map(|(_, shown)| shown.as_str()).collect();
+    if shown.is_empty() { Vec::new() } else { vec![format!("did you mean {}?", shown.join(" or "))] }
 }

@@ -35,7 +35,7 @@ pub fn run(args: &AdoptArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         let done = if args.dry_run { task.tell(listed, out) } else { task.copy(listed, out) };
         if let Err(failure) = done {
             let Failure::Refused(refusal) = failure else { return Err(failure) };
-            output::warn(&format!("{}: {refusal}", listed.session.id));
+            output::refused(&listed.session.id, &refusal);
             refused += 1;
         }
     }
@@ -75,7 +75,7 @@ impl Task<'_> {
         crate::agents::agent(agent).plan_fork(session, history, last, Some(self.new))?;
         let title = crate::session::title(session, Some(history));
         let title = output::headline(title.as_deref().unwrap_or_default(), TITLE);
-        let turns = output::turns(last + 1);
+        let turns = crate::session::turns(last + 1);
         writeln!(out, "{}  {agent}  {turns}  {title}", crate::render::one_line(&session.id))?;
         Ok(())
     }
@@ -104,15 +104,13 @@ fn choose(
     all.sort_by(|a, b| a.session.newest_first(&b.session));
     let shown = output::path(&args.old);
     if all.is_empty() {
-        let what = format!("a session of {shown} (`turnfs ls --all` tells what projects there are)");
-        return Err(Refusal::NotFound { what }.into());
+        return Err(Failure::NothingToAdopt { dir: shown });
     }
     let mut wanted = BTreeSet::new();
     for text in &args.sessions {
         let meant = session_arg::find(catalog, text)?;
         if !meant.project.as_ref().is_some_and(|project| old.contains(project)) {
-            let what = format!("a session {text:?} of {shown}");
-            return Err(Refusal::NotFound { what }.into());
+            return Err(Failure::NotOfProject { text: text.clone(), dir: shown });
         }
         wanted.insert(meant.session("adopt")?.key.clone());
     }
@@ -136,7 +134,7 @@ fn target(new: &Path) -> Result<PathBuf, Failure> {
     }
     if resolved.to_str().is_none() {
         let what = format!("{} is not valid UTF-8, so no agent can record it", new.display());
-        return Err(Refusal::CannotCut { what }.into());
+        return Err(Refusal::CannotCut { what, hint: None }.into());
     }
     Ok(resolved)
 }

@@ -13,10 +13,10 @@ use super::selection::Chosen;
 use super::session_arg::{Meant, Target};
 use super::{output, selection, session_arg, stores};
 use crate::catalog::{Catalog, Listing};
-use crate::session::{Damage, DamageClass, Refusal, Session, State, short_id};
+use crate::session::{Damage, DamageClass, Refusal, Session, State, counted, short_id};
 
 /// Something that is not ok, as programs see it. Without an id: a file that sessions share.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Finding {
     id: Option<String>,
     agent: &'static str,
@@ -67,12 +67,16 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     drop(progress);
     let unread = report.unread;
     let (damaged, remarks) = report.end()?;
-    let read = output::counted(sessions as usize, "session");
-    output::warn(&format!("{read} read, {damaged} damages, {remarks} other remarks"));
+    output::warn(&format!(
+        "{} read, {}, {}",
+        counted(sessions, "session"),
+        counted(damaged, "damaged place"),
+        counted(remarks, "other remark")
+    ));
     Ok(match (damaged, unread) {
-        (1.., _) => Exit::Damage,
+        (1.., _) => Exit::Failed,
         // Whether all is sound is not known.
-        (0, 1..) => Exit::Incomplete,
+        (0, 1..) => Exit::NotRun,
         (0, 0) => Exit::Done,
     })
 }
@@ -216,7 +220,7 @@ fn with_subagents(catalog: &Catalog, session: &Arc<Session>) -> Vec<Arc<Session>
     let mut all = vec![session.clone()];
     match catalog.subagents(session) {
         Ok(subagents) => all.extend(subagents),
-        Err(refusal) => output::warn(&format!("{}: {refusal}", session.id)),
+        Err(refusal) => output::refused(&session.id, &refusal),
     }
     all
 }
@@ -278,9 +282,7 @@ fn state_of(damage: &Damage, state: State) -> State {
 }
 
 fn plain(state: &'static str, message: String) -> Finding {
-    let nothing = (None, None, None, None);
-    let (file, line, byte, class) = nothing;
-    Finding { id: None, agent: "", project: None, state, file, line, byte, class, message }
+    Finding { state, message, ..Finding::default() }
 }
 
 /// `FILE:LINE`, as compilers write it.

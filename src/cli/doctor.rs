@@ -17,7 +17,7 @@ use crate::daemon::{self, Answer, Running};
 use crate::host::mountinfo::MountEntry;
 use crate::host::{Environment, mountinfo, work_tree};
 use crate::render;
-use crate::session::{AgentKind, Refusal};
+use crate::session::{AgentKind, Refusal, counted};
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
     let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
     for store in catalog.stores() {
         let agent = store.agent.kind();
-        findings.push(ok(format!("{agent}: {} sessions", count(agent))));
+        findings.push(ok(format!("{agent}: {}", counted(count(agent) as u64, "session"))));
         findings.extend(unreadable(agent, &listing));
     }
     // Of a store that cannot be opened at all it is said above.
@@ -165,7 +165,8 @@ fn unreadable(agent: AgentKind, listing: &Listing) -> Option<Finding> {
             all.into_iter().find(|file| is_unreadable(file))
         });
     let first = files.next()?;
-    let what = format!("{agent}: {} sessions cannot be read by this user", 1 + files.count());
+    let what =
+        format!("{agent}: {} cannot be read by this user", counted(1 + files.count() as u64, "session"));
     Some(warn(what, format!("sudo chown $USER {}", first.display())))
 }
 
@@ -187,9 +188,8 @@ fn state(env: &Environment) -> Vec<Finding> {
         }];
     match cut::leftovers(&state) {
         Ok(leftovers) => findings.extend(leftovers.into_iter().map(leftover)),
-        // The sentence says what to do.
         Err(refusal @ Refusal::NotPrivate { .. }) => {
-            findings.push(fail(refusal.to_string(), format!("ls -ld {} {0}/*", dir.display())));
+            findings.push(fail(refusal.to_string(), refusal.hints().join("; ")));
         }
         Err(refusal) => findings.push(warn(refusal.to_string(), format!("ls -lR {}", dir.display()))),
     }

@@ -1,4 +1,4 @@
-//! How a command ends: its exit code, or the sentence on stderr.
+//! How a command ends: its exit code, or the message and hints on stderr.
 
 use std::io;
 use std::process::ExitCode;
@@ -9,25 +9,16 @@ use crate::session::{AgentKind, Refusal};
 /// A command's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    Done,
-    /// Refused or failed; the reason is on stderr.
-    Failed,
-    /// `check` found damage.
-    Damage,
-    Usage,
-    /// `check` could not run.
-    CouldNotRun,
-    /// `check` could not read everything, and found no damage in the rest.
-    Incomplete,
+    Done = 0,
+    /// Refused or failed, and the reason is on stderr; or `check` found damage.
+    Failed = 1,
+    /// Wrong usage; or `check` could not run, or could not read everything and found no damage in the rest.
+    NotRun = 2,
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(match exit {
-            Exit::Done => 0,
-            Exit::Failed | Exit::Damage => 1,
-            Exit::Usage | Exit::CouldNotRun | Exit::Incomplete => 2,
-        })
+        ExitCode::from(exit as u8)
     }
 }
 
@@ -38,7 +29,7 @@ pub enum Failure {
     Refused(#[from] Refusal),
     #[error(transparent)]
     Mount(#[from] daemon::Failure),
-    #[error("HOME is not set, so there is no default mount point; name one")]
+    #[error("HOME is not set, so there is no default mount point")]
     NoDefaultMountPoint,
     #[error("--store {agent}={dir}: there is no such directory")]
     NoStoreAt { agent: AgentKind, dir: String },
@@ -46,40 +37,69 @@ pub enum Failure {
     StoreTwice { agent: AgentKind, dir: String },
     #[error("--store names a place for {agent}, and --agents leaves {agent} out")]
     StoreNotWanted { agent: AgentKind },
-    #[error(
-        "--project {dir}: there is no such directory, and no session was recorded for it; `turnfs ls --all` lists the projects that have sessions"
-    )]
+    #[error("--project {dir}: there is no such directory, and no session was recorded for it")]
     NoSuchProject { dir: String },
-    #[error(
-        "no sessions belong to {dir}; `turnfs check --all` checks every session, `turnfs check SESSION` a single one"
-    )]
+    #[error("no sessions belong to {dir}")]
     NothingToCheck { dir: String },
-    #[error("cannot tell the working directory: {0}; name a directory")]
+    #[error("cannot tell the working directory: {0}")]
     NoWorkingDirectory(io::Error),
-    #[error(
-        "the mount at {path} does not answer; its daemon hangs or is stopped: `turnfs umount {path}` takes it away"
-    )]
+    #[error("the mount at {path} does not answer: its daemon hangs or is stopped")]
     SilentMount { path: String },
-    #[error("the daemon of the mount at {path} is gone; `turnfs umount {path}` takes the mount away")]
+    #[error("the daemon of the mount at {path} is gone")]
     DeadMount { path: String },
-    #[error("there is no directory {dir}, and no session was recorded for it{near}")]
-    NoSuchDirectory { dir: String, near: String },
-    #[error("no sessions of {dir}{near}")]
-    NoSessionHere { dir: String, near: String },
-    #[error("unknown command {name:?}; `turnfs help` lists the commands")]
+    #[error("there is no directory {dir}, and no session was recorded for it")]
+    NoSuchDirectory { dir: String, hint: String },
+    #[error("no sessions of {dir}")]
+    NoSessionHere { dir: String, hint: String },
+    #[error("unknown command {name:?}")]
     UnknownCommand { name: String },
-    #[error("{path} is in no turnfs mount; name a session by its id or directory name")]
+    #[error("{path} is not in a turnfs mount")]
     NotInAMount { path: String },
-    #[error("{path} is not a session; go one level deeper, or name a session by its id")]
+    #[error("{path} is not a session")]
     NotASession { path: String },
     #[error("{path} already has these sessions")]
     SamePlace { path: String },
-    #[error(
-        "{path} still exists, so its project does not seem to have moved (EEXIST); copy anyway with --force"
-    )]
+    #[error("{path} still exists, so its project does not seem to have moved (EEXIST)")]
     OldIsThere { path: String },
+    #[error("no sessions of {dir} are known")]
+    NothingToAdopt { dir: String },
+    #[error("{text:?} is not a session of {dir}")]
+    NotOfProject { text: String, dir: String },
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+impl Failure {
+    /// What to do next, as [`Refusal::hints`].
+    pub fn hints(&self) -> Vec<String> {
+        let hint = match self {
+            Failure::Refused(refusal) => return refusal.hints(),
+            Failure::Mount(failure) => return failure.hints(),
+            Failure::NoDefaultMountPoint => "name one: `turnfs mount DIR`".into(),
+            Failure::NoSuchProject { .. } => "`turnfs ls --all` lists the projects that have sessions".into(),
+            Failure::NothingToCheck { .. } => {
+                "`turnfs check --all` checks every session, `turnfs check SESSION` a single one".into()
+            }
+            Failure::NoWorkingDirectory(_) => "name a directory".into(),
+            Failure::SilentMount { path } | Failure::DeadMount { path } => {
+                format!("`turnfs umount {path}` takes the mount away")
+            }
+            Failure::NoSuchDirectory { hint, .. } | Failure::NoSessionHere { hint, .. } => hint.clone(),
+            Failure::UnknownCommand { .. } => "`turnfs help` lists the commands".into(),
+            Failure::NotInAMount { .. } => "name a session by its id or directory name".into(),
+            Failure::NotASession { .. } => "go one level deeper, or name a session by its id".into(),
+            Failure::OldIsThere { .. } => "copy anyway with --force".into(),
+            Failure::NothingToAdopt { .. } => "`turnfs ls --all` lists all projects".into(),
+            Failure::NoStoreAt { .. }
+            | Failure::StoreTwice { .. }
+            | Failure::StoreNotWanted { .. }
+            | Failure::SamePlace { .. }
+            | Failure::NotOfProject { .. }
+            | Failure::Output(_)
+            | Failure::Json(_) => return Vec::new(),
+        };
+        vec![hint]
+    }
 }

@@ -12,7 +12,7 @@ use super::selection::{self, Chosen};
 use super::{output, stores};
 use crate::agents;
 use crate::catalog::Catalog;
-use crate::session::{self, State, rfc3339, short_id};
+use crate::session::{self, Refusal, State, rfc3339, short_id};
 
 /// Longest title in the table, characters.
 const TITLE: usize = 60;
@@ -26,7 +26,7 @@ const SHARE: usize = 64;
 struct Row {
     id: String,
     agent: &'static str,
-    project: Option<PathText>,
+    project: Option<String>,
     name: String,
     title: Option<String>,
     created: String,
@@ -39,23 +39,13 @@ struct Row {
     state: &'static str,
     writer: Option<WriterRow>,
     /// Relative to an all-projects mount.
-    path: PathText,
+    path: String,
 }
 
 #[derive(Debug, Serialize)]
 struct WriterRow {
     agent: &'static str,
     pid: Option<u32>,
-}
-
-/// A path in JSON; bytes that are no UTF-8 are replaced.
-#[derive(Debug, Serialize)]
-struct PathText(String);
-
-impl PathText {
-    fn of(path: &Path) -> PathText {
-        PathText(path.to_string_lossy().into_owned())
-    }
 }
 
 pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -73,16 +63,17 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         output::json(out, &rows)?;
         return Ok(Exit::Done);
     }
-    if rows.is_empty() && !listing.problems.is_empty() {
-        // Whether there are none cannot be told.
-        return Ok(Exit::Failed);
-    }
     if rows.is_empty() {
+        if !listing.problems.is_empty() {
+            // There may be sessions that could not be listed.
+            return Ok(Exit::Failed);
+        }
         match args.all {
             true => output::warn("no sessions in any store"),
             false => {
                 let dir = output::path(&selection::as_given(args.dir.as_deref())?);
-                output::warn(&format!("no sessions of {dir}; `turnfs ls --all` lists those of all projects"));
+                output::warn(&format!("no sessions of {dir}"));
+                output::hint("`turnfs ls --all` lists the sessions of all projects");
             }
         }
         return Ok(Exit::Done);
@@ -96,32 +87,26 @@ fn rows(catalog: &Catalog, chosen: &[Chosen]) -> Vec<Row> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
     let share = chosen.len().div_ceil(threads).max(SHARE);
     let read = |part: &[Chosen]| part.iter().map(|one| row(catalog, one)).collect::<Vec<_>>();
-    let parts: Vec<Vec<(Row, Option<String>)>> = std::thread::scope(|scope| {
+    let parts: Vec<_> = std::thread::scope(|scope| {
         let mut parts = chosen.chunks(share);
         let first = parts.next().unwrap_or_default();
         let others: Vec<_> = parts.map(|part| (part, scope.spawn(move || read(part)))).collect();
-        let mut read_parts = vec![read(first)];
-        for (part, thread) in others {
-            // A thread that failed has said why; its part is read here.
-            read_parts.push(thread.join().unwrap_or_else(|_| read(part)));
-        }
-        read_parts
+        let own = read(first);
+        // A thread that panicked has logged why; its part is read here.
+        let others = others.into_iter().map(|(part, thread)| thread.join().unwrap_or_else(|_| read(part)));
+        std::iter::once(own).chain(others).collect()
     });
-    let all = parts.into_iter().flatten();
-    all.map(|(row, complaint)| {
-        if let Some(complaint) = complaint {
-            output::warn(&complaint);
-        }
+    let show = |(row, refusal): (Row, Option<Refusal>)| {
+        refusal.iter().for_each(|refusal| output::refused(&row.id, refusal));
         row
-    })
-    .collect()
+    };
+    parts.into_iter().flatten().map(show).collect()
 }
 
-/// The row, and what is to be said on standard error.
-fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<String>) {
+/// The row, and why there is no history for it.
+fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<Refusal>) {
     let session = &listed.session;
     let seen = catalog.view_listed(session);
-    let mut complaint = None;
     let (state, turns, writer) = match &seen {
         Ok(view) => {
             let history = &view.history;
@@ -129,17 +114,14 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<String>) {
             let writer = agents::agent(session.key.agent).writer(session, history, &catalog.running());
             (history.state.name(), turns, writer)
         }
-        Err(refusal) => {
-            complaint = Some(format!("{}: {refusal}", session.id));
-            (State::of_unread(refusal).name(), None, None)
-        }
+        Err(refusal) => (State::of_unread(refusal).name(), None, None),
     };
     // Each is looked at once: what was read of it need not stay.
     catalog.forget(&session.key);
     let row = Row {
         id: session.id.clone(),
         agent: session.key.agent.name(),
-        project: project.as_deref().map(PathText::of),
+        project: project.as_deref().map(text),
         name: listed.name.clone(),
         title: session::title(session, seen.as_ref().ok().map(|view| &view.history)),
         created: rfc3339(session.created),
@@ -148,9 +130,14 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<String>) {
         turns,
         state,
         writer: writer.map(|writer| WriterRow { agent: writer.agent.name(), pid: writer.pid }),
-        path: PathText::of(&path_in_mount(project.as_deref(), &listed.name)),
+        path: text(&path_in_mount(project.as_deref(), &listed.name)),
     };
-    (row, complaint)
+    (row, seen.err())
+}
+
+/// A path in JSON; bytes that are not UTF-8 are replaced.
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// Where an all-projects mount has the session, relative to its root.
@@ -169,16 +156,13 @@ fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Writ
     }
     for (row, (project, listed)) in rows.iter().zip(chosen) {
         let session = &listed.session;
-        let mut state = row.state.to_owned();
-        if row.writer.is_some() && row.state == State::Ok.name() {
-            state = "in use".into();
-        }
+        let in_use = row.writer.is_some() && row.state == State::Ok.name();
         let mut line = vec![
             short(&row.id),
             row.agent.into(),
             row.turns.map_or("-".into(), |turns| turns.to_string()),
             output::age(session.updated, now),
-            state,
+            if in_use { "in use" } else { row.state }.into(),
             output::headline(row.title.as_deref().unwrap_or_default(), TITLE),
         ];
         if with_project {

@@ -1,28 +1,21 @@
-//! One file per command: arguments to exit code. Prints; asks no questions about formats.
-//!
-//! `args` has the definitions that help, man page and completions come from. `session_arg` and
-//! `selection` turn what the user wrote into sessions.
+//! The commands, each from its arguments to its exit code: the small ones in `commands`, each other in a file of its
+//! own. `args` defines help, man page and completions; `session_arg` and `selection` turn what the user wrote into
+//! sessions.
 
 mod adopt;
 mod args;
 mod check;
-mod completions;
+mod commands;
 mod doctor;
 mod exit;
-mod fork;
 mod ls;
-mod man;
 mod mount;
 mod output;
-mod prune;
-mod redo;
-mod rescue;
 mod safe_out;
 mod selection;
 mod session_arg;
 mod show;
 mod stores;
-mod umount;
 mod undo;
 
 use std::io::{self, BufWriter, Write};
@@ -39,7 +32,8 @@ use crate::render;
 
 /// Runs the command of this process's arguments.
 pub fn run() -> ExitCode {
-    ignore_sigio();
+    // Cuts hold a lease on a transcript. The kernel sends SIGIO when a program waits for it, which would end this one.
+    crate::host::sys::ignore_sigio();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -50,7 +44,7 @@ pub fn run() -> ExitCode {
             }
             // It repeats what was written, which may come from a store: `turnfs show "$id"`.
             let _ = write!(io::stderr(), "{}", render::visible(&error.render().to_string()));
-            return Exit::Usage.into();
+            return Exit::NotRun.into();
         }
     };
     start_log(&cli.command);
@@ -68,10 +62,8 @@ pub fn run() -> ExitCode {
             // What was printed before the failure still counts.
             let _ = out.flush();
             output::warn(&failure.to_string());
-            match cli.command {
-                Command::Check(_) => Exit::CouldNotRun.into(),
-                _ => Exit::Failed.into(),
-            }
+            failure.hints().iter().for_each(|hint| output::hint(hint));
+            if matches!(cli.command, Command::Check(_)) { Exit::NotRun.into() } else { Exit::Failed.into() }
         }
     }
 }
@@ -79,23 +71,23 @@ pub fn run() -> ExitCode {
 fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
     match command {
         Command::Mount(args) => mount::run(args, out),
-        Command::Umount(args) => umount::run(args),
+        Command::Umount(args) => commands::umount(args),
         Command::Ls(args) => ls::run(args, out),
         Command::Show(args) => show::run(args, out),
         Command::Undo(args) => undo::run(args, out),
-        Command::Redo(args) => redo::run(args, out),
-        Command::Fork(args) => fork::run(args, out),
+        Command::Redo(args) => commands::redo(args, out),
+        Command::Fork(args) => commands::fork(args, out),
         Command::Adopt(args) => adopt::run(args, out),
         Command::Check(args) => check::run(args, out),
-        Command::Rescue(args) => rescue::run(args, out),
-        Command::Prune(args) => prune::run(args, out),
+        Command::Rescue(args) => commands::rescue(args, out),
+        Command::Prune(args) => commands::prune(args, out),
         Command::Doctor(args) => doctor::run(args, out),
-        Command::Completions(args) => completions::run(args, out),
-        Command::Man(args) => man::run(args, out),
+        Command::Completions(args) => commands::completions(args, out),
+        Command::Man(args) => commands::man(args, out),
     }
 }
 
-/// A daemon tells what it does; a command only what goes wrong. `RUST_LOG` says otherwise.
+/// A daemon logs what it does, a command only what goes wrong, unless `RUST_LOG` sets another level.
 fn start_log(command: &Command) {
     let usual =
         if matches!(command, Command::Mount(_)) { "info,fuser=warn,notify::inotify=off" } else { "warn" };
@@ -109,7 +101,7 @@ fn start_log(command: &Command) {
     log.target(env_logger::Target::Pipe(Box::new(LogWriter))).init();
 }
 
-/// A bug ends a command with a sentence; in a daemon it costs one answer, and stands in its log.
+/// A panic is one line in the log. It ends a command, and costs a daemon one answer.
 fn say_panics_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         // With RUST_BACKTRACE there is more; it holds names of functions only.
@@ -120,10 +112,4 @@ fn say_panics_in_one_line() {
         };
         log::error!("internal error: {panic}{more}; please report this");
     }));
-}
-
-/// Cuts hold a lease on a transcript; the kernel announces somebody who waits for it by SIGIO, and that
-/// kills a process which has not said otherwise.
-fn ignore_sigio() {
-    crate::host::sys::ignore_sigio();
 }

@@ -10,10 +10,22 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::exit::Failure;
 use crate::render;
+use crate::session::Refusal;
 
 /// A sentence on stderr. The reader may have gone; there is nobody else to tell.
 pub fn warn(sentence: &str) {
     let _ = writeln!(io::stderr(), "turnfs: {}", render::one_line(sentence));
+}
+
+/// What to do next, on stderr.
+pub fn hint(sentence: &str) {
+    let _ = writeln!(io::stderr(), "hint: {}", render::one_line(sentence));
+}
+
+/// Why something could not be done with a session, and what to do next, on stderr.
+pub fn refused(id: &str, refusal: &Refusal) {
+    warn(&format!("{id}: {refusal}"));
+    refusal.hints().iter().for_each(|sentence| hint(sentence));
 }
 
 /// One value as JSON. Characters that a terminal would obey are written as escapes; the value is the same.
@@ -38,16 +50,6 @@ pub fn headline(text: &str, limit: usize) -> String {
     let cut = render::cut_to_width(&safe, limit);
     let more = if cut.len() < safe.len() { "…" } else { "" };
     format!("{cut}{more}")
-}
-
-/// A number of turns in words.
-pub fn turns(count: u32) -> String {
-    counted(count as usize, "turn")
-}
-
-/// A number of things in words.
-pub fn counted(count: usize, thing: &str) -> String {
-    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 /// How long ago, in the largest unit that says something.

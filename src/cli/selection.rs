@@ -81,11 +81,11 @@ pub fn is_there(listing: &Listing, dir: Option<&Path>) -> Result<(), Failure> {
     match session_arg::resolve(&given) {
         Ok(_) => Ok(()),
         Err(Failure::Refused(Refusal::Io { errno: Errno::NOENT | Errno::NOTDIR, .. })) => {
-            let near = match nearest(listing, &given) {
-                Some(project) => format!("; did you mean {}?", output::path(project)),
-                None => "; `turnfs ls --all` lists those of all projects".into(),
+            let hint = match nearest(listing, &given) {
+                Some(project) => format!("did you mean {}?", output::path(project)),
+                None => "`turnfs ls --all` lists the sessions of all projects".into(),
             };
-            Err(Failure::NoSuchDirectory { dir: output::path(&given), near })
+            Err(Failure::NoSuchDirectory { dir: output::path(&given), hint })
         }
         Err(failure) => Err(failure),
     }

@@ -68,20 +68,19 @@ impl Meant {
 }
 
 fn of_subagent(verb: &str, agent: &Session, parent: &Session) -> Failure {
-    let what = format!(
-        "{} is a sub-agent of {}, and {verb} is for whole sessions; name the session itself, or look at the sub-agent with `turnfs show`",
-        agent.id, parent.id
-    );
-    Refusal::CannotCut { what }.into()
+    let what = format!("{} is a sub-agent of {}, and {verb} is for whole sessions", agent.id, parent.id);
+    let hint = "name the session itself, or look at the sub-agent with `turnfs show`";
+    Refusal::cannot_cut(what, hint).into()
 }
 
 /// Why that cannot be done to what an undo removed.
 pub fn of_undone(verb: &str, session: &Session, number: u32) -> Failure {
-    let what = format!(
-        "that is what undo {number} of {} removed, and {verb} is for whole sessions; bring it back with `turnfs redo {} {number}`, or look at it with `turnfs show {} --undone {number}`",
-        session.id, session.id, session.id
+    let id = &session.id;
+    let what = format!("that is what undo {number} of {id} removed, and {verb} is for whole sessions");
+    let hint = format!(
+        "bring it back with `turnfs redo {id} {number}`, or look at it with `turnfs show {id} --undone {number}`"
     );
-    Refusal::CannotCut { what }.into()
+    Refusal::cannot_cut(what, hint).into()
 }
 
 /// Finds what `text` means.
@@ -109,9 +108,9 @@ pub fn find(catalog: &Catalog, text: &str) -> Result<Meant, Failure> {
         Ok(found) => Ok(Meant::of(found, PathBuf::new())),
         // What stands in a directory of a mount: an id's link.
         Err(Refusal::NoSuchSession { .. }) if is_in_a_mount(path) => by_path(catalog, path),
-        Err(Refusal::NoSuchSession { text, near }) if text.parse::<Number>().is_ok() => {
-            let hint = format!("; turn {text} of the newest session here is `turnfs show latest {text}`");
-            Err(Refusal::NoSuchSession { near: near + &hint, text }.into())
+        Err(Refusal::NoSuchSession { text, mut near }) if text.parse::<Number>().is_ok() => {
+            near.push(format!("`turnfs show latest {text}` shows turn {text} of the newest session here"));
+            Err(Refusal::NoSuchSession { near, text }.into())
         }
         Err(refusal) => Err(refusal.into()),
     }
@@ -134,11 +133,13 @@ fn latest(catalog: &Catalog) -> Result<Meant, Failure> {
     let Some((project, listed)): Option<Chosen> = newest else {
         let dir = as_given(None)?;
         let above = dir.ancestors().skip(1).find(|above| !listing.of(Some(above)).is_empty());
-        let above = above.map(|above| {
-            format!("; the project {} above it has some: go there, or name a session", output::path(above))
-        });
-        let near = above.unwrap_or_else(|| "; `turnfs ls --all` lists those of all projects".into());
-        return Err(Failure::NoSessionHere { dir: output::path(&dir), near });
+        let hint = match above {
+            Some(above) => {
+                format!("the project {} above it has some: go there, or name a session", output::path(above))
+            }
+            None => "`turnfs ls --all` lists the sessions of all projects".into(),
+        };
+        return Err(Failure::NoSessionHere { dir: output::path(&dir), hint });
     };
     Ok(Meant { project, target: Target::Session(listed), rest: PathBuf::new() })
 }

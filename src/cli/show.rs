@@ -11,8 +11,7 @@ use super::session_arg::Target;
 use super::{output, session_arg, stores};
 use crate::agents;
 use crate::catalog::{Catalog, View};
-use crate::cut::{self, StateDir, Undone};
-use crate::host::Environment;
+use crate::cut::{self, Undone};
 use crate::render;
 use crate::session::{History, Refusal, Session, Turn, rfc3339};
 
@@ -204,8 +203,7 @@ fn show_undone(
     json: bool,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let state = StateDir::of(&Environment::of_process())?;
-    let all = cut::undone(&state, &view.session.key)?;
+    let all = cut::undone(&stores::state()?, &view.session.key)?;
     let Some(undone) = all.iter().find(|undone| undone.number == number) else {
         return Err(Refusal::NothingToRedo { asked: Some(number) }.into());
     };

@@ -24,7 +24,10 @@ pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     // Also for who only looks: half a cut must not be shown as a session.
     match recovered_state() {
         Ok(_) | Err(Failure::Refused(Refusal::NotFound { .. })) => {}
-        Err(failure) => output::warn(&failure.to_string()),
+        Err(failure) => {
+            output::warn(&failure.to_string());
+            failure.hints().iter().for_each(|hint| output::hint(hint));
+        }
     }
     Ok(Arc::new(catalog))
 }

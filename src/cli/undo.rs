@@ -13,7 +13,7 @@ use crate::catalog::View;
 use crate::cut;
 use crate::host::work_tree::shell_word;
 use crate::render;
-use crate::session::{CutPoint, Session};
+use crate::session::{CutPoint, Session, counted, turns};
 
 /// What an undo would do, as programs see it.
 #[derive(Debug, Serialize)]
@@ -52,7 +52,7 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let view = catalog.view(&session.key)?;
     let n = show::turn(&view.history, args.n)?.n;
     let done = cut::undo(&state, &view.session, &view.history, n, args.force)?;
-    let (keeps, drops) = (output::turns(done.keeps), output::turns(done.drops));
+    let (keeps, drops) = (turns(done.keeps), turns(done.drops));
     writeln!(
         out,
         "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
@@ -96,7 +96,7 @@ fn in_session(session: &Session, file: &Path) -> String {
 
 fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
     let Planned { n, keeps, drops, boundary, files } = planned;
-    let (removed, kept) = (output::turns(*drops), output::turns(*keeps));
+    let (removed, kept) = (turns(*drops), turns(*keeps));
     writeln!(out, "undo {n} removes {removed}, keeps {kept} (boundary {boundary})")?;
     for kept in files {
         let source = kept.source.as_ref().map(|source| format!(", taken from {source}")).unwrap_or_default();
@@ -104,7 +104,11 @@ fn print(planned: &Planned, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(
             out,
             "  {}",
-            render::one_line(&format!("{file}: keeps {lines} lines, {bytes} bytes{source}"))
+            render::one_line(&format!(
+                "{file}: keeps {}, {}{source}",
+                counted(lines, "line"),
+                counted(bytes, "byte")
+            ))
         )?;
     }
     Ok(())

@@ -239,9 +239,10 @@ impl Copy<'_> {
     fn lost(&self, what: &str) -> Refusal {
         Refusal::Lost {
             what: format!(
-                "{what} as before undo {}: the backup of a later undo was pruned, or the agent has rewritten the session; read the turns under undone/{}/turns instead",
-                self.number, self.number
+                "{what} as it was before undo {} (the backup of a later undo was pruned, or the agent has rewritten the session)",
+                self.number
             ),
+            hint: Some(format!("read the turns under undone/{}/turns instead", self.number)),
         }
     }
 }

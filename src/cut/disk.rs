@@ -169,7 +169,7 @@ impl Tree {
                 }
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     let what = format!("{} is not a regular file", self.path.join(relative).display());
-                    return Err(Refusal::CannotCut { what });
+                    return Err(Refusal::CannotCut { what, hint: None });
                 }
                 Ok(Some(Open::of(File::from(fd), self.path.join(relative))))
             }

@@ -137,6 +137,7 @@ pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(St
     let why = why.map_or_else(String::new, |why| format!(" ({why})"));
     Err(Refusal::NothingToRescue {
         why: format!("turns end before the damage, but what belongs to them alone cannot be proved{why}"),
+        hint: None,
     })
 }
 

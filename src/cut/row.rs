@@ -254,11 +254,12 @@ fn sql(path: &Path, db: Option<&Connection>, error: &rusqlite::Error) -> Refusal
             Refusal::Damaged { damage: Damage::of_whole(what, DamageClass::Sidecar, error.to_string()) }
         }
         // A newer client migrated it, or another program made it.
-        _ => Refusal::CannotCut {
-            what: format!(
-                "the table of sessions in {what} has a form that this version of turnfs does not write ({error}); undo or fork in the agent itself"
+        _ => Refusal::cannot_cut(
+            format!(
+                "the table of sessions in {what} has a form that this version of turnfs does not write ({error})"
             ),
-        },
+            "undo or fork in the agent itself",
+        ),
     }
 }
 

@@ -85,7 +85,10 @@ fn understand(line: &str, log: PathBuf) -> Result<Started, Failure> {
     match word {
         READY => Ok(Started::Ready { mountpoint: rest.into() }),
         ALREADY => Ok(Started::AlreadyMounted { mountpoint: rest.into() }),
-        FAILED => Err(Failure::Reported { sentence: rest.into() }),
+        FAILED => {
+            let mut parts = rest.split('\t').map(str::to_owned);
+            Err(Failure::Reported { message: parts.next().unwrap_or_default(), hints: parts.collect() })
+        }
         _ => Err(Failure::EndedEarly { log }),
     }
 }
@@ -117,9 +120,8 @@ mod tests {
         assert_eq!(understood("ready /a b\n"), Ok(Started::Ready { mountpoint: "/a b".into() }));
         assert_eq!(understood("already /a\n"), Ok(Started::AlreadyMounted { mountpoint: "/a".into() }));
         assert_eq!(understood("failed no such thing\n"), Err("no such thing".into()));
-        assert_eq!(
-            understood("thread main panicked\n"),
-            Err("the daemon ended before it was ready; see /s/turnfs.log".into())
-        );
+        assert_eq!(understood("thread main panicked\n"), Err("the daemon ended before it was ready".into()));
+        let failure = understand("failed no such thing\tmake it\n", log).map_err(|failure| failure.hints());
+        assert_eq!(failure, Err(vec!["make it".to_owned()]));
     }
 }

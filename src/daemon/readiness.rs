@@ -50,9 +50,11 @@ impl Report {
         notify_systemd("READY=1");
     }
 
-    /// There is no mount. Only a starter is told here; in the foreground the caller prints the sentence.
+    /// There is no mount. Only a starter is told here; in the foreground the caller prints the message. Hints
+    /// follow the message behind tabs.
     pub fn failed(&mut self, failure: &Failure) {
-        self.tell(FAILED, &failure.to_string());
+        let parts = [failure.to_string()].into_iter().chain(failure.hints());
+        self.tell(FAILED, &parts.map(|part| part.replace('\t', " ")).collect::<Vec<_>>().join("\t"));
     }
 
     /// One line, once: afterwards standard output is /dev/null, so that the starter's pipe is closed.

@@ -12,7 +12,8 @@ use super::{Fs, format};
 use crate::agents;
 use crate::catalog::{Changed, View};
 use crate::cut;
-use crate::session::{Refusal, Result};
+use crate::render::one_line;
+use crate::session::{Refusal, Result, turns};
 
 /// Longest command, bytes.
 const LONGEST: usize = 4096;
@@ -152,9 +153,10 @@ impl ControlHandle {
         });
         let sentence = match &outcome {
             Ok(done) => format!("{}: {}", self.name(), done.sentence),
-            Err(refusal) => format!("{} refused: {refusal}", self.name()),
+            Err(refusal) => refused(&self.name(), refusal),
         };
-        log::info!("{}: {sentence}", self.session.key.absolute().display());
+        let outcome_only = sentence.lines().next().unwrap_or_default();
+        log::info!("{}: {outcome_only}", self.session.key.absolute().display());
         let forked = outcome.as_ref().ok().and_then(|it| it.forked.clone());
         fs.memory.note(&self.session.key, sentence, self.branch, forked);
         inner.forked = outcome?.forked;
@@ -193,7 +195,7 @@ impl Fs {
         };
         let seen = open().inspect_err(|refusal| {
             if writable {
-                let sentence = format!("{} refused: {refusal}", name(control, branch));
+                let sentence = refused(&name(control, branch), refusal);
                 self.memory.note(&session.key, sentence, branch, None);
             }
         })?;
@@ -233,8 +235,8 @@ impl Fs {
     }
 
     fn act(&self, control: Control, seen: &View, command: Command) -> Result<Done> {
-        let turns = seen.history.turns.len() as u32;
-        let last = || turns.checked_sub(1).ok_or(Refusal::NoSuchTurn { asked: 0, turns: 0 });
+        let count = seen.history.turns.len() as u32;
+        let last = || count.checked_sub(1).ok_or(Refusal::NoSuchTurn { asked: 0, turns: 0 });
         let done = match control {
             Control::Undo => {
                 let n = match command.target {
@@ -244,7 +246,7 @@ impl Fs {
                 let done = cut::undo(&self.state, &seen.session, &seen.history, n, command.force)?;
                 let mut sentence = format!(
                     "done, {} removed (undone/{}), {} left",
-                    turns_in_words(done.drops),
+                    turns(done.drops),
                     done.number,
                     done.keeps
                 );
@@ -259,7 +261,7 @@ impl Fs {
                     Target::Last => None,
                 };
                 let (number, back) = cut::redo(&self.state, &seen.session, number, command.force)?;
-                let sentence = format!("done, {} of undo {number} back", turns_in_words(back));
+                let sentence = format!("done, {} of undo {number} back", turns(back));
                 Done { sentence, forked: None }
             }
             Control::Fork => {
@@ -275,16 +277,20 @@ impl Fs {
     }
 }
 
+/// What `status` says of a command that was refused: the message, and each hint in a line of its own.
+fn refused(control: &str, refusal: &Refusal) -> String {
+    let message = format!("{control} refused: {refusal}");
+    let hints = refusal.hints();
+    let lines = std::iter::once(&message).chain(&hints).map(|line| one_line(line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// A control file's name in `status` and in the log.
 fn name(control: Control, branch: Option<u32>) -> String {
     match branch {
         Some(number) => format!("undone/{number}/{}", control.name()),
         None => control.name().to_owned(),
     }
-}
-
-fn turns_in_words(turns: u32) -> String {
-    if turns == 1 { "1 turn".into() } else { format!("{turns} turns") }
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ pub(super) struct Status<'a> {
     pub index: Option<&'a Damage>,
     /// What was undone and can still be read.
     pub undone: &'a [Undone],
-    /// The outcome of the last command.
+    /// The outcome of the last command; each further line is a hint.
     pub last: Option<&'a str>,
 }
 
@@ -83,8 +83,9 @@ impl Status<'_> {
                 lines.put("writer", "none");
                 lines.put("error", &refusal.to_string());
                 if refusal.is_unreadable() {
-                    lines.put("help", DamageClass::Unreadable.remedy());
+                    lines.put("hint", DamageClass::Unreadable.remedy());
                 }
+                refusal.hints().iter().for_each(|hint| lines.put("hint", hint));
             }
         }
         for problem in &self.problems {
@@ -100,7 +101,9 @@ impl Status<'_> {
         for undone in self.undone {
             lines.put("undone", &undone.sentence());
         }
-        lines.put("last", self.last.unwrap_or("none"));
+        let mut last = self.last.unwrap_or("none").lines();
+        lines.put("last", last.next().unwrap_or_default());
+        last.for_each(|hint| lines.put("hint", hint));
         lines.0
     }
 
@@ -135,26 +138,31 @@ impl Status<'_> {
         for note in &history.notes {
             lines.put("note", note);
         }
-        let turns = history.sound_turns;
-        let remedy = history.shown_damage().map_or("repair that line", |damage| damage.class.remedy());
+        let raw = "raw/ has the files as they are";
         match history.state {
-            State::Damaged if turns == 0 => lines.put(
-                "help",
-                &format!("{remedy}; no turn ends before it, raw/ has the files as they are"),
-            ),
-            State::Damaged => lines.put(
-                "help",
-                &format!(
-                    "{remedy}, or make a new session of the {turns} turns before it, which are in salvage/: turnfs rescue {}; raw/ has the files as they are",
-                    self.session.id
-                ),
-            ),
+            State::Damaged => {
+                let remedy =
+                    history.shown_damage().map_or("repair that line", |damage| damage.class.remedy());
+                lines.put("hint", remedy);
+                match history.sound_turns {
+                    0 => lines.put("note", "no turn ends before the damage"),
+                    turns => lines.put(
+                        "hint",
+                        &format!(
+                            "`turnfs rescue {}` makes a new session of the {} before the damage, which can be read in salvage/",
+                            self.session.id,
+                            session::turns(turns)
+                        ),
+                    ),
+                }
+                lines.put("hint", raw);
+            }
             State::Torn => lines.put(
-                "help",
+                "note",
                 "the end of the file is an append that was cut short or is going on; what is complete is shown",
             ),
-            State::Unsupported => lines.put("help", "raw/ has the files as they are"),
-            State::NoTranscript => lines.put("help", "the agent knows this session but its transcript is gone"),
+            State::Unsupported => lines.put("hint", raw),
+            State::NoTranscript => lines.put("note", "the agent knows this session but its transcript is gone"),
             State::Ok | State::Empty | State::Unreadable => {}
         }
     }
@@ -190,8 +198,8 @@ pub(super) fn undo_plan(
             Err(all) => Some(all),
         };
         let keeps = match (history.undo_point(turn.n), refused) {
-            (Err(refusal), _) => format!("refused: {refusal}"),
-            (Ok(_), Some(refusal)) => format!("refused: {refusal}"),
+            (Err(refusal), _) => format!("refused: {}", refusal.in_one_line()),
+            (Ok(_), Some(refusal)) => format!("refused: {}", refusal.in_one_line()),
             (Ok(point), None) => kept(session, history, turn.n, point),
         };
         let prompt = first_line(turn.prompt.as_deref());

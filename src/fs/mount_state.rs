@@ -35,7 +35,7 @@ struct Commands {
 }
 
 impl Memory {
-    /// Notes the outcome of a command, and the session that it made; `branch`: out of what this undo removed.
+    /// Notes the outcome of a command (`sentence`; each further line is a hint), and the session that it made; `branch`: out of what this undo removed.
     pub fn note(&self, key: &SessionKey, sentence: String, branch: Option<u32>, forked: Option<String>) {
         let mut commands = self.commands.lock();
         let entry = commands.entry(key.clone()).or_default();

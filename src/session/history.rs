@@ -189,18 +189,15 @@ impl History {
             Err(Refusal::Damaged { damage }) => damage,
             Err(other) => return Err(other),
             Ok(()) => {
-                let why = "this session is not damaged; use `fork`".into();
-                return Err(Refusal::NothingToRescue { why });
+                let why = "this session is not damaged".into();
+                return Err(Refusal::NothingToRescue { why, hint: Some("use `fork`".into()) });
             }
         };
         let sound = self.sound();
         if sound.is_empty() {
-            let why = format!(
-                "no turn ends before the damage ({}), so there is nothing to rescue; {}",
-                damage.brief(),
-                damage.class.remedy()
-            );
-            return Err(Refusal::NothingToRescue { why });
+            let why =
+                format!("no turn ends before the damage ({}), so there is nothing to rescue", damage.brief());
+            return Err(Refusal::NothingToRescue { why, hint: Some(damage.class.remedy().into()) });
         }
         Ok(History {
             state: State::Ok,

@@ -12,6 +12,7 @@ mod refusal;
 mod time;
 mod title;
 mod turn;
+mod words;
 
 pub use agent::AgentKind;
 pub use damage::{Damage, DamageClass, open_calls};
@@ -25,6 +26,7 @@ pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, now, rfc3339, time_of_writing};
 pub use title::title;
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
+pub use words::{counted, turns};
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};

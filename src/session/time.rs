@@ -31,10 +31,8 @@ pub fn time_of_writing() -> Result<Timestamp> {
     let now = now();
     if now < Timestamp::UNIX_EPOCH {
         let now = rfc3339(now);
-        let what = format!(
-            "this machine's clock says {now}, and no client writes a time before 1970; set the clock, then repeat"
-        );
-        return Err(Refusal::CannotCut { what });
+        let what = format!("this machine's clock says {now}, and no client writes a time before 1970");
+        return Err(Refusal::cannot_cut(what, "set the clock, then repeat"));
     }
     Ok(now)
 }

@@ -13,10 +13,12 @@ fn check_tells_clean_damaged_and_could_not_run_apart() {
     let clean = sample.store.run(&["check", "--all", "--json"]);
     assert_eq!((clean.code, clean.stdout.as_str()), (0, "[]\n"));
     assert_eq!(
-        clean.stderr, "turnfs: 1 session read, 0 damages, 0 other remarks\n",
+        clean.stderr, "turnfs: 1 session read, 0 damaged places, 0 other remarks\n",
         "no bar without a terminal"
     );
     sample.change(|lines| lines[victim(&sample)] = half(&lines[victim(&sample)]));
+    let one = sample.store.run(&["check", "--all"]);
+    assert_eq!(one.stderr, "turnfs: 1 session read, 1 damaged place, 0 other remarks\n");
     fs::write(sample.transcript.with_file_name("state.json"), "{").unwrap();
     let damaged = sample.store.run(&["check", "--all", "--json"]);
     assert_eq!(damaged.code, 1);

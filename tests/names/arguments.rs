@@ -93,7 +93,7 @@ fn words_of_a_title_mean_the_only_session_with_them() {
     let both = shown(&store, "one alpha", "UTC").refused();
     assert!(both.contains("\"one alpha\" matches 2 sessions: "), "{both}");
     assert!(
-        both.contains(OLDER) && both.contains(NEWER) && both.contains("; give more characters"),
+        both.contains(OLDER) && both.contains(NEWER) && both.contains("hint: give more characters"),
         "{both}"
     );
     assert!(shown(&store, "alph", "UTC").refused().contains("no session matches"));
@@ -103,7 +103,7 @@ fn words_of_a_title_mean_the_only_session_with_them() {
 fn what_names_no_session_is_said_in_one_sentence_that_parses_and_suggests() {
     let (store, ..) = two_threads();
     let said = shown(&store, "nosuch12", "UTC").refused();
-    let sentence = "no session matches \"nosuch12\"; give an id, 8 or more characters of its start or end, a directory name";
+    let sentence = "no session matches \"nosuch12\"\nhint: give an id, 8 or more characters of its start or end, a directory name";
     assert!(said.contains(sentence) && !said.contains("did you mean"), "{said}");
     // Letters put wrong, swapped or left out.
     for typo in ["7cc3b0b3", "7cc3b0a", "7c3cb0a3", "2026-11-30-codex-one-alpa-7cc3b0b3"] {

@@ -226,7 +226,7 @@ fn what_is_refused_is_said_in_a_sentence_and_changes_nothing() {
         assert!(refused.contains(word), "{refused}");
     }
     let refused = run(&home.join("nothing"), &moved.new, &[]).refused();
-    assert!(refused.contains("does not exist") && refused.contains("turnfs ls --all"), "{refused}");
+    assert!(refused.contains("no sessions of") && refused.contains("hint: `turnfs ls --all`"), "{refused}");
     let root = rustix::process::geteuid().is_root();
     if root {
         let theirs = home.join("theirs");

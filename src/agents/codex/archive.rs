@@ -41,7 +41,7 @@ pub fn refuse(session: &Session, row: Option<&Row>, file: &Path) -> Result<(), R
         true => "this thread is archived, and Codex does not resume archived threads",
         false => "this thread's file is among the archived ones, although the thread is not archived",
     };
-    Err(Refusal::CannotCut { what: format!("{why}; {} first, or use `fork`", steps.join(", then ")) })
+    Err(Refusal::cannot_cut(why, format!("{} first, or use `fork`", steps.join(", then "))))
 }
 
 /// The part of a path that is in a store, which may have had another place when its row was written.

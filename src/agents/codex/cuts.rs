@@ -178,11 +178,11 @@ pub fn undo_refusals(
     let index = memory.lock().index(&open(session)?)?;
     archive::refuse(session, index.rows.get(&session.id), current)?;
     if transcript::is_packed(current) {
-        let what = "this thread's file is compressed; resume it in Codex once, or use `fork`";
-        return Err(Refusal::CannotCut { what: what.into() });
+        let hint = "resume it in Codex once, or use `fork`";
+        return Err(Refusal::cannot_cut("this thread's file is compressed", hint));
     }
     if session.history_mode.as_deref() == Some(Mode::First.name()) {
-        return Err(Refusal::CannotCut { what: first_format::NOT_RESUMED.into() });
+        return Err(Refusal::cannot_cut(first_format::NOT_RESUMED, first_format::USE_FORK));
     }
     // A revert takes nothing from anybody; a legacy thread loses what stands behind the cut.
     if session.history_mode.as_deref() != Some(Mode::Legacy.name()) {
@@ -194,7 +194,7 @@ pub fn undo_refusals(
         let Ok(CutPoint { at: Some(at), .. }) = cut else { return Ok(()) };
         if at.file != *current {
             let what = "this legacy thread continues another file, which Codex itself never does";
-            return Err(Refusal::CannotCut { what: what.into() });
+            return Err(Refusal::CannotCut { what: what.into(), hint: None });
         }
         match continuing.iter().find(|other| other.file == at.id && other.byte > at.byte) {
             Some(other) => {
@@ -232,7 +232,7 @@ pub fn plan_undo(
             Changes { steps: vec![kept], row: None }
         }
         Mode::Paginated => revert(&store, session, current, at, n == 0)?,
-        Mode::First => return Err(Refusal::CannotCut { what: first_format::NOT_RESUMED.into() }),
+        Mode::First => return Err(Refusal::cannot_cut(first_format::NOT_RESUMED, first_format::USE_FORK)),
         Mode::Unknown(mode) => {
             return Err(Refusal::Unsupported { what: format!("the history mode {mode:?} of Codex") });
         }
@@ -480,10 +480,10 @@ fn mode(store: &StoreDir, file: &Path) -> Result<Mode> {
 fn not_a_subagent(session: &Session) -> Result<()> {
     match session.subagent {
         None => Ok(()),
-        Some(_) => Err(Refusal::CannotCut {
-            what: "a sub-agent's session is cut with its parent's; `fork` makes a session of its own of it"
-                .into(),
-        }),
+        Some(_) => Err(Refusal::cannot_cut(
+            "a sub-agent's session is only cut together with its parent's",
+            "`fork` makes a session of its own of it",
+        )),
     }
 }
 

@@ -19,8 +19,9 @@ use super::voice;
 use crate::session::{Turn, rfc3339};
 
 /// Why nothing is cut in place.
-pub const NOT_RESUMED: &str = "no current Codex resumes a rollout of the first format (before session_meta), so there is nothing to \
-     undo for it; use `fork`, which writes today's form";
+pub const NOT_RESUMED: &str = "no current Codex resumes a rollout of the first format (before session_meta), so there is nothing to undo for it";
+/// What to do instead.
+pub const USE_FORK: &str = "use `fork`, which writes the current format";
 
 /// The first line.
 #[derive(Debug, Deserialize)]

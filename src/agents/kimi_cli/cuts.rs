@@ -168,6 +168,7 @@ pub(super) fn require_project(session: &Session) -> Result<()> {
             what: format!(
                 "this session cannot be cut or forked ({reason}): kimi-cli would delete its context on resume, as kimi.json does not list its work directory"
             ),
+            hint: None,
         }),
     }
 }
@@ -175,10 +176,10 @@ pub(super) fn require_project(session: &Session) -> Result<()> {
 /// Refuses what no undo of this session may do.
 pub(super) fn undoable(session: &Session) -> Result<()> {
     if session.subagent.is_some() {
-        return Err(Refusal::CannotCut {
-            what: "a sub-agent's session is not undone by itself; undo its parent's turn, or use `fork`"
-                .into(),
-        });
+        return Err(Refusal::cannot_cut(
+            "a sub-agent's session cannot be undone by itself",
+            "undo its parent's turn, or use `fork`",
+        ));
     }
     require_project(session)
 }

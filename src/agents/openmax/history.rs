@@ -189,13 +189,14 @@ impl Loaded {
         let whole = self.whole.as_ref().map_or(&[][..], |whole| &whole.said);
         let absent = self.whole.as_ref().and_then(|whole| whole.absent.clone());
         if let Some(why) = absent {
-            return Err(Refusal::Lost { what: why });
+            return Err(Refusal::Lost { what: why, hint: None });
         }
         let kept = &whole[..self.message_before(n).min(whole.len())];
         if let Some(cut) = kept.iter().find(|said| said.lost) {
             let id = cut.found.answers.as_deref().unwrap_or_default();
             return Err(Refusal::Lost {
                 what: format!("the whole output of tool call {id:?}, which was cut"),
+                hint: None,
             });
         }
         Ok(pieces(kept.iter().filter(|said| !said.note), files))

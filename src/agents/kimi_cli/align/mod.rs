@@ -93,6 +93,7 @@ impl Refused {
             }
             Refused::Lost => Refusal::Lost {
                 what: "the context epoch that was live at the end of this turn was removed".into(),
+                hint: None,
             },
         }
     }

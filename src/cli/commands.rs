@@ -1,0 +1,153 @@
+//! The commands that need no more than a few lines each.
+
+use std::io::Write;
+
+use clap::CommandFactory as _;
+use jiff::Timestamp;
+
+use super::args::{
+    Cli, CompletionsArgs, ForkArgs, ManArgs, Number, PruneArgs, RedoArgs, RescueArgs, UmountArgs,
+};
+use super::exit::{Exit, Failure};
+use super::session_arg::Target;
+use super::{output, session_arg, stores};
+use crate::cut::{self, Pruned};
+use crate::daemon::{self, Detached};
+use crate::render;
+use crate::session::{counted, turns};
+
+/// `turnfs umount`.
+pub fn umount(args: &UmountArgs) -> Result<Exit, Failure> {
+    // The state directory only tells when the daemon has ended.
+    let how = daemon::umount(stores::state().ok().as_ref(), &args.mountpoint)?;
+    if how == Detached::Lazily {
+        output::warn("a program was still using the mount, so it was detached: its open files end now");
+    }
+    Ok(Exit::Done)
+}
+
+/// `turnfs redo`.
+pub fn redo(args: &RedoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let catalog = stores::open(&args.stores)?;
+    let meant = session_arg::find(&catalog, &args.session)?;
+    // A path below `undone/N` names the undo, too.
+    let (session, named) = match meant.target {
+        Target::Undone { session, number } => (session.session, Some(number)),
+        _ => (meant.session("redo")?, None),
+    };
+    let state = stores::recovered_state()?;
+    let number = match (args.number, named) {
+        (Number::Last, named) => named,
+        (Number::This(number), Some(named)) if named != number => {
+            return Err(session_arg::of_undone("redo of another undo", &session, named));
+        }
+        (Number::This(number), _) => Some(number),
+    };
+    let (number, back) = cut::redo(&state, &session, number, args.force)?;
+    writeln!(out, "brought back {} (undo {number})", turns(back))?;
+    Ok(Exit::Done)
+}
+
+/// `turnfs fork`.
+pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let catalog = stores::open(&args.stores)?;
+    let (session, branch) = match session_arg::find(&catalog, &args.session)?.target {
+        Target::Session(listed) => (listed.session, args.undone),
+        Target::Subagent { agent, .. } => (agent, args.undone),
+        // A path below `undone/N` means that branch, never the session as it is.
+        Target::Undone { session, number } => (session.session, Some(number)),
+    };
+    let state = stores::recovered_state()?;
+    let asked = match args.n {
+        Some(Number::This(n)) => Some(n),
+        None | Some(Number::Last) => None,
+    };
+    let id = match branch {
+        Some(number) => cut::fork_undone(&state, &session, number, asked)?.0,
+        None => {
+            let view = catalog.view(&session.key)?;
+            let n = match asked {
+                // A turn that is still running cannot be the last one of a fork.
+                None => view.history.last_finished()?,
+                Some(n) => view.history.turn(n)?.n,
+            };
+            cut::fork(&state, &view.session, &view.history, n)?
+        }
+    };
+    // The id and nothing else: `$(turnfs fork ...)`.
+    writeln!(out, "{}", render::one_line(&id))?;
+    Ok(Exit::Done)
+}
+
+/// `turnfs rescue`.
+pub fn rescue(args: &RescueArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let catalog = stores::open(&args.stores)?;
+    let session = session_arg::find(&catalog, &args.session)?.session("rescue")?;
+    let state = stores::recovered_state()?;
+    let view = catalog.view(&session.key)?;
+    let (id, kept) = cut::rescue(&state, &view.session, &view.history)?;
+    // The id and nothing else: `$(turnfs rescue ...)`.
+    writeln!(out, "{}", render::one_line(&id))?;
+    let these = match kept {
+        1 => "turn 0 is".to_owned(),
+        _ => format!("turns 0 to {} are", kept - 1),
+    };
+    output::warn(&format!("{these} in the new session {id}"));
+    match view.history.sound_turns - kept {
+        0 => {}
+        more => {
+            output::warn(&format!("{} more in salvage/ cannot be told apart from what follows", turns(more)))
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// `turnfs prune`.
+pub fn prune(args: &PruneArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let pruned = cut::prune(&stores::state()?, args.older_than.0, args.dry_run)?;
+    let now = crate::session::now();
+    for one in &pruned {
+        writeln!(out, "{}", render::one_line(&describe(one, now)))?;
+    }
+    out.flush()?;
+    let bytes: u64 = pruned.iter().map(|one| one.bytes).sum();
+    let verb = if args.dry_run { "would delete" } else { "deleted" };
+    output::warn(&format!(
+        "{verb} {} of undos, {}",
+        counted(pruned.len() as u64, "backup"),
+        counted(bytes, "byte")
+    ));
+    Ok(Exit::Done)
+}
+
+fn describe(one: &Pruned, now: Timestamp) -> String {
+    let agent = one.agent.map_or("unknown agent", |agent| agent.name());
+    let gone = if one.session_gone { ", session deleted" } else { "" };
+    let (removed, bytes) = (turns(one.turns), counted(one.bytes, "byte"));
+    let age = output::age(one.at, now);
+    format!("{} ({agent}): undo {}, {removed}, {bytes}, {age} old{gone}", one.session, one.number)
+}
+
+/// `turnfs completions`.
+pub fn completions(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    // The generator panics if it cannot write, so it writes into memory.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "turnfs", &mut script);
+    out.write_all(&script)?;
+    Ok(Exit::Done)
+}
+
+/// `turnfs man`.
+pub fn man(args: &ManArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut cli = Cli::command();
+    cli.build();
+    let page = match &args.command {
+        None => cli,
+        Some(name) => match cli.find_subcommand(name) {
+            Some(command) => command.clone(),
+            None => return Err(Failure::UnknownCommand { name: name.clone() }),
+        },
+    };
+    clap_mangen::Man::new(page).render(out)?;
+    Ok(Exit::Done)
+}
