@@ -101,9 +101,11 @@ impl Status<'_> {
         for undone in self.undone {
             lines.put("undone", &undone.sentence());
         }
+        // The outcome stays the last line, as scripts expect.
         let mut last = self.last.unwrap_or("none").lines();
-        lines.put("last", last.next().unwrap_or_default());
+        let outcome = last.next().unwrap_or_default();
         last.for_each(|hint| lines.put("hint", hint));
+        lines.put("last", outcome);
         lines.0
     }
 

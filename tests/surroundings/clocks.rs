@@ -105,9 +105,7 @@ fn a_codex_fork_before_1970_is_refused_with_a_sentence_by_the_command_and_by_the
         let refused = fs::write(session.join("fork"), "1\n").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
         let status = fs::read_to_string(session.join("status")).unwrap();
-        let [last, hint] = *status.lines().rev().take(2).collect::<Vec<_>>() else { panic!("{status}") };
-        assert!(hint.contains("clock says 1969-12-31"), "{status}");
-        assert_eq!(last, "hint: set the clock, then repeat");
+        assert!(status.lines().last().unwrap().contains("clock says 1969-12-31"), "{status}");
         mount.stop();
         assert_eq!(store.snapshot(), before);
     }
