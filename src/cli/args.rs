@@ -57,13 +57,19 @@ pub struct StoreArgs {
     /// Look for this agent's sessions in DIR instead of its usual place; repeatable, also for one agent
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
-    /// Limit to these agents (comma-separated) [known: kimi-cli, codex, openmax]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help = agents_help())]
     agents: Vec<AgentKind>,
 }
 
+fn agents_help() -> String {
+    format!(
+        "Limit to these agents (comma-separated) [known: {}]",
+        AgentKind::ALL.map(AgentKind::name).join(", ")
+    )
+}
+
 impl StoreArgs {
-    /// Refuses a place that was named and is no directory: looking there would find nothing without a word.
+    /// Refuses a named place that is not a directory: a search there would silently find nothing.
     ///
     /// # Errors
     /// Which one.
@@ -109,7 +115,7 @@ impl FromStr for Place {
     }
 }
 
-/// No shell expands a tilde after `=`, and everybody writes one there.
+/// Expands a tilde, which no shell does after `=`.
 fn without_tilde(dir: &str, home: Option<&Path>) -> PathBuf {
     match (dir.strip_prefix('~'), home) {
         (Some(""), Some(home)) => home.into(),
@@ -141,7 +147,7 @@ impl FromStr for Number {
 
 /// Show all sessions as directories
 ///
-/// Returns when the mount answers; the daemon goes on in the background. If turnfs is already mounted there with
+/// Returns when the mount answers; the daemon keeps running in the background. If turnfs is already mounted there with
 /// the same options, prints a notice and exits 0; with other options, says which ones and exits 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -191,13 +197,13 @@ Examples:
   turnfs ls                   the project in the working directory
   turnfs ls --all --json      every session, for programs")]
 pub struct LsArgs {
-    /// The project's directory [default: here]
+    /// The project's directory [default: the working directory]
     #[arg(value_hint = ValueHint::DirPath, conflicts_with = "all")]
     pub dir: Option<PathBuf>,
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,
-    /// For programs: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}, and `archived` of Codex threads
+    /// Print JSON: an array of {id, agent, project, name, title, created, updated, turns, state, writer, path}, and `archived` of Codex threads
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -229,7 +235,7 @@ pub struct ShowArgs {
     /// Show what this undo removed
     #[arg(long, value_name = "K")]
     pub undone: Option<u32>,
-    /// For programs: {id, agent, project, state, damage, turns}
+    /// Print JSON: {id, agent, project, state, damage, turns}
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -253,7 +259,7 @@ pub struct UndoArgs {
     /// Change nothing; show what would be kept
     #[arg(long)]
     pub dry_run: bool,
-    /// With --dry-run: {n, keeps, drops, boundary, files}
+    /// With --dry-run, print JSON: {n, keeps, drops, boundary, files}
     #[arg(long, requires = "dry_run")]
     pub json: bool,
     /// Proceed even if an agent may have the session open
@@ -287,14 +293,14 @@ pub struct RedoArgs {
 Examples:
   turnfs fork 1234abcd 3                              prints the new id
   turnfs fork 1234abcd --undone 1                     a session of what undo 1 removed
-  kimi --session $(turnfs fork 1234abcd last)         goes on in a copy")]
+  kimi --session $(turnfs fork 1234abcd last)         continues in a copy")]
 pub struct ForkArgs {
     #[arg(help = SESSION_HELP)]
     pub session: String,
     /// The last turn to keep: a number from 0, or `last` (the last finished one)
     #[arg(required_unless_present = "undone")]
     pub n: Option<Number>,
-    /// Of the session as it was before this undo: N is one of the turns that it removed [default: the last finished one]
+    /// Fork the session as it was before this undo; N is one of the turns that it removed [default: the last finished one]
     #[arg(long, value_name = "K")]
     pub undone: Option<u32>,
     #[command(flatten)]
@@ -349,7 +355,7 @@ pub struct CheckArgs {
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,
-    /// For programs: an array of {id, agent, project, state, file, line, byte, class, message}
+    /// Print JSON: an array of {id, agent, project, state, file, line, byte, class, message}
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -358,13 +364,13 @@ pub struct CheckArgs {
 
 /// Make a new session of a damaged one's turns before the damage, and print its id
 ///
-/// The damaged session is not changed. Refused where no turn ends before the first damaged line.
+/// The damaged session is not changed. Refused if no turn ends before the first damaged line.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   turnfs check                                   what is damaged, and where
   turnfs rescue 1234abcd                         prints the new id
-  kimi --session $(turnfs rescue 1234abcd)       goes on in what was rescued")]
+  kimi --session $(turnfs rescue 1234abcd)       continues with what was rescued")]
 pub struct RescueArgs {
     #[arg(help = SESSION_HELP)]
     pub session: String,
@@ -382,7 +388,7 @@ Examples:
   turnfs prune --dry-run             what would go
   turnfs prune --older-than 30d")]
 pub struct PruneArgs {
-    /// How old: a number and a unit (s, min, h, d, w)
+    /// Delete what is older than this: a number and a unit (s, min, h, d, w)
     #[arg(long, value_name = "AGE", default_value = "90d")]
     pub older_than: Age,
     /// Delete nothing; show what would go
@@ -431,116 +437,10 @@ pub struct CompletionsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  turnfs man | man -l -\n  turnfs man mount | man -l -")]
 pub struct ManArgs {
-    /// The page of this command
+    /// The command whose page to print
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-
-    use super::*;
-    use clap::CommandFactory as _;
-
-    #[test]
-    fn the_definitions_are_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn the_help_names_every_known_agent() {
-        let help = Cli::command().find_subcommand_mut("ls").unwrap().render_help().to_string();
-        for kind in AgentKind::ALL {
-            assert!(help.contains(kind.name()), "{kind} is missing in the help of --agents");
-        }
-    }
-
-    #[test]
-    fn every_command_says_what_it_does() {
-        for command in Cli::command().get_subcommands() {
-            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
-        }
-    }
-
-    #[test]
-    fn numbers_are_decimal_or_last() {
-        let table = [
-            ("0", Some(Number::This(0))),
-            ("003", Some(Number::This(3))),
-            (" 7 ", Some(Number::This(7))),
-            ("last", Some(Number::Last)),
-            ("4294967295", Some(Number::This(u32::MAX))),
-            ("4294967296", None),
-            ("+1", None),
-            ("-1", None),
-            ("1.0", None),
-            ("0x1", None),
-            ("", None),
-            ("Last", None),
-        ];
-        for (text, expected) in table {
-            assert_eq!(text.parse::<Number>().ok(), expected, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn ages_have_a_unit() {
-        let age = |text: &str| text.parse::<Age>().ok().map(|age| age.0.as_secs());
-        let table = [
-            ("90d", Some(7_776_000)),
-            ("0s", Some(0)),
-            ("5min", Some(300)),
-            ("2 h", Some(7_200)),
-            ("1w", Some(604_800)),
-            ("1h30min", Some(5_400)),
-            ("2 weeks", Some(1_209_600)),
-            ("90", None),
-            ("d", None),
-            ("-1d", None),
-            ("1mo", None),
-            ("1y", None),
-            ("18446744073709551615w", None),
-        ];
-        for (text, expected) in table {
-            assert_eq!(age(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn stores_are_given_as_agent_and_directory() {
-        let parse = |text: &str| text.parse::<Place>().map(|place| place.dir);
-        assert_eq!(parse("kimi-cli=/srv/a=b"), Ok("/srv/a=b".into()));
-        assert!(parse("kimi-cli").is_err());
-        assert!(parse("kimi-cli=").is_err());
-        assert!(parse("nobody=/srv").unwrap_err().contains("kimi-cli"));
-    }
-
-    #[test]
-    fn a_tilde_means_home_only_where_a_shell_would_say_so() {
-        let home = Some(Path::new("/home/ana"));
-        for (given, expected) in
-            [("~", "/home/ana"), ("~/k", "/home/ana/k"), ("~bob/k", "~bob/k"), ("/a/~", "/a/~"), ("k", "k")]
-        {
-            assert_eq!(without_tilde(given, home), Path::new(expected), "{given}");
-        }
-        assert_eq!(without_tilde("~/k", None), Path::new("~/k"));
-    }
-
-    #[test]
-    fn arguments_that_contradict_each_other_are_refused() {
-        let table: [(&[&str], bool); 8] = [
-            (&["turnfs", "ls", "--all"], true),
-            (&["turnfs", "ls", "--all", "dir"], false),
-            (&["turnfs", "undo", "s", "3", "--json"], false),
-            (&["turnfs", "undo", "s", "3", "--json", "--dry-run"], true),
-            (&["turnfs", "undo", "s"], false),
-            (&["turnfs", "redo", "s"], true),
-            (&["turnfs", "umount"], false),
-            (&["turnfs", "ls", "--agents", "kimi-cli,nobody"], false),
-        ];
-        for (line, fine) in table {
-            assert_eq!(Cli::try_parse_from(line).is_ok(), fine, "{line:?}");
-        }
-    }
-}
+mod tests;

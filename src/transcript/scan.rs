@@ -109,7 +109,7 @@ pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
 }
 
 /// Gives every line of `bytes` to `each`, numbered from `first_line`, with offsets from `first_byte`.
-pub fn scan_bytes(bytes: &[u8], first_line: u64, first_byte: u64, mut each: impl FnMut(Line<'_>)) {
+pub fn scan_bytes<'b>(bytes: &'b [u8], first_line: u64, first_byte: u64, mut each: impl FnMut(Line<'b>)) {
     let mut number = first_line;
     let mut at = 0;
     for newline in memchr::memchr_iter(b'\n', bytes) {

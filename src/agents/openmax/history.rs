@@ -23,7 +23,7 @@ use crate::transcript::{self, Passes, StoreDir};
 /// A session's files as read, with what was found in them.
 pub(super) struct Loaded {
     pub history: History,
-    /// `None`: there is no transcript, or nothing in it.
+    /// `None` if the transcript is missing or empty.
     pub whole: Option<Whole>,
     /// The messages of each turn in the whole history.
     pub turns: Vec<Range<usize>>,
@@ -50,22 +50,21 @@ impl Loaded {
     pub fn read_again(root: &Path, files: &Files, passes: &mut Passes) -> Result<Loaded> {
         count_parse();
         let Some(store) = StoreDir::open(root)? else { return Ok(Loaded::without_transcript(files)) };
-        let live = scan::messages(&store, passes, &files.messages)?;
-        let archive = scan::archived(&store, passes, &files.archive)?;
-        let compaction = scan::compactions(&store, passes, &files.compaction)?;
-        let views = vec![live.view.clone(), archive.view.clone(), compaction.view.clone()];
-        let Some(messages) = live.content else {
-            return Ok(Loaded::without_transcript(files));
-        };
+        let (live, live_view) = scan::messages(&store, passes, &files.messages, false)?;
+        let (archive, archive_view) = scan::messages(&store, passes, &files.archive, true)?;
+        let (compaction, compaction_view) = scan::compactions(&store, passes, &files.compaction)?;
+        let views = vec![live_view, archive_view, compaction_view];
+        let Some(messages) = live else { return Ok(Loaded::without_transcript(files)) };
         let mut damages = messages.damages.clone();
-        let archived = archive.content.as_ref().map(|archive| archive.found.len() as u64);
-        let recorded = compaction.content.as_ref().map(|(records, _)| records.len() as u64);
+        let archived = archive.as_ref().map(|archive| archive.found.len() as u64);
+        let recorded = compaction.as_ref().map(|(records, _)| records.len() as u64);
         let sidecars = views[1..].iter().cloned().zip([archived, recorded]);
+        let sidecars = sidecars.filter_map(|(view, lines)| Some((view, lines?))).collect();
         let mut loaded = Loaded {
-            history: History::without_turns(State::Ok, views.clone()),
+            history: History::without_turns(State::Ok, views),
             whole: None,
             turns: Vec::new(),
-            sidecars: sidecars.filter_map(|(view, lines)| Some((view, lines?))).collect(),
+            sidecars,
             live: messages,
         };
         if loaded.live.found.is_empty() && loaded.live.damage().is_none() {
@@ -75,16 +74,16 @@ impl Loaded {
             loaded.history.damages = damages;
             return Ok(loaded);
         }
-        let (records, bad_records) = compaction.content.unzip();
+        let (records, bad_records) = compaction.unzip();
         let text = |file, found: &Found| {
             let file = if file == In::Live { &files.messages } else { &files.archive };
             let line = transcript::read_range(root, file, found.start..found.line_end).ok()?;
             Some(Message::parse(line.trim_ascii()).ok()?.content().to_owned())
         };
-        let pieced = whole::whole(&loaded.live, archive.content.as_ref(), records.as_deref(), &text);
+        let pieced = whole::whole(&loaded.live, archive.as_ref(), records.as_deref(), &text);
         // Of a transcript that was never pruned the sidecars tell nothing that turns need.
         if pieced.digest.is_some() {
-            damages.extend(archive.content.iter().flat_map(|archive| archive.damages.clone()));
+            damages.extend(archive.iter().flat_map(|archive| archive.damages.clone()));
             damages.extend(bad_records.unwrap_or_default());
         }
         if loaded.live.unterminated {
@@ -168,17 +167,16 @@ impl Loaded {
         let no_turn = Refusal::NoSuchTurn { asked: n as u32, turns };
         let Some(whole) = self.whole.as_ref().filter(|_| n <= self.turns.len()) else { return Err(no_turn) };
         let end = self.message_before(n);
-        let Some(digest) = whole.digest else {
-            return match whole.shortened {
-                // The note would tell of what is not there.
-                Some(note) if end <= note => Ok(Keep::Full { pieces: self.full(files, n)? }),
-                _ => Ok(Keep::Prefix { bytes: self.live_end(end) }),
-            };
-        };
-        if end > whole.border {
-            return Ok(Keep::Prefix { bytes: self.live_end(end - whole.border + digest + 1) });
-        }
-        Ok(Keep::Full { pieces: self.full(files, n)? })
+        Ok(match (whole.digest, whole.shortened) {
+            (Some(digest), _) if end > whole.border => {
+                Keep::Prefix { bytes: self.live_end(end - whole.border + digest + 1) }
+            }
+            // A transcript that ends at a prune's note would tell of what is not there.
+            (None, shortened) if shortened.is_none_or(|note| end > note) => {
+                Keep::Prefix { bytes: self.live_end(end) }
+            }
+            _ => Keep::Full { pieces: self.full(files, n)? },
+        })
     }
 
     /// The pieces of the whole history before turn `n`.
@@ -186,12 +184,11 @@ impl Loaded {
     /// # Errors
     /// As [`Loaded::keep`].
     pub fn full(&self, files: &Files, n: usize) -> Result<Vec<Piece>> {
-        let whole = self.whole.as_ref().map_or(&[][..], |whole| &whole.said);
-        let absent = self.whole.as_ref().and_then(|whole| whole.absent.clone());
-        if let Some(why) = absent {
+        let Some(whole) = &self.whole else { return Ok(Vec::new()) };
+        if let Some(why) = whole.absent.clone() {
             return Err(Refusal::Lost { what: why, hint: None });
         }
-        let kept = &whole[..self.message_before(n).min(whole.len())];
+        let kept = &whole.said[..self.message_before(n)];
         if let Some(cut) = kept.iter().find(|said| said.lost) {
             let id = cut.found.answers.as_deref().unwrap_or_default();
             return Err(Refusal::Lost {

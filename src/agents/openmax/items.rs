@@ -44,41 +44,28 @@ pub(super) fn of(message: &Message<'_>, line: &[u8], what: As, sink: &mut dyn Fn
 
 /// The items of a turn, out of its bytes.
 pub(super) fn of_turn(bytes: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
-    let prompt = prompt_line(bytes)?;
-    let mut at = 0;
-    each(bytes, &mut |message, line| {
+    let messages = messages(bytes)?;
+    let prompt = prompt_at(&messages);
+    for (at, (message, line)) in messages.iter().enumerate() {
         let what = if prompt == Some(at) { As::Prompt } else { As::Said };
         of(message, line, what, &mut |item| sink(None, item));
-        at += 1;
-    })
+    }
+    Ok(())
 }
 
 /// The exact text of a turn's prompt.
 pub(super) fn prompt(bytes: &[u8]) -> Result<String> {
-    let wanted = prompt_line(bytes)?;
-    let (mut at, mut text) = (0, String::new());
-    each(bytes, &mut |message, _| {
-        if wanted == Some(at) {
-            text = message.content().to_owned();
-        }
-        at += 1;
-    })?;
-    Ok(text)
+    let messages = messages(bytes)?;
+    Ok(prompt_at(&messages).map(|at| messages[at].0.content().to_owned()).unwrap_or_default())
 }
 
-fn prompt_line(bytes: &[u8]) -> Result<Option<usize>> {
-    let (mut at, mut leading) = (0, Vec::new());
-    each(bytes, &mut |message, _| {
-        if leading.len() == at && message.role() == Role::User {
-            leading.push((message.looks_like_note(), message.prune_note().is_some()));
-        }
-        at += 1;
-    })?;
-    Ok(prompt_of(&leading))
+fn prompt_at(messages: &[(Message<'_>, &[u8])]) -> Option<usize> {
+    let users = messages.iter().map(|(message, _)| message).take_while(|one| one.role() == Role::User);
+    prompt_of(&users.map(|user| (user.looks_like_note(), user.prune_note().is_some())).collect::<Vec<_>>())
 }
 
 /// Which of the user lines at a turn's start is the prompt, told from whether each looks like a note and like a
-/// prune's note: the first that is no note; if all look like notes the last that is no prune's (then a person
+/// prune's note: the first that does not look like a note; else the last that is not a prune's (then a person
 /// typed it, or there would be no reply).
 pub(super) fn prompt_of(leading: &[(bool, bool)]) -> Option<usize> {
     let plain = leading.iter().position(|(note, _)| !note);
@@ -87,17 +74,19 @@ pub(super) fn prompt_of(leading: &[(bool, bool)]) -> Option<usize> {
 
 /// Everything in message lines, as the model is sent it.
 pub(super) fn context(bytes: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
-    each(bytes, &mut |message, line| {
-        let note = message.looks_like_note();
-        of(message, line, if note { As::Said } else { As::Prompt }, &mut |item| sink(None, item));
-    })
+    for (message, line) in messages(bytes)? {
+        let what = if message.looks_like_note() { As::Said } else { As::Prompt };
+        of(&message, line, what, &mut |item| sink(None, item));
+    }
+    Ok(())
 }
 
-fn each(bytes: &[u8], with: &mut dyn FnMut(&Message<'_>, &[u8])) -> Result<()> {
-    let mut failed = false;
+/// The messages of these lines, each with its line.
+fn messages(bytes: &[u8]) -> Result<Vec<(Message<'_>, &[u8])>> {
+    let (mut all, mut failed) = (Vec::new(), false);
     scan_bytes(bytes, 1, 0, |line| match Message::parse(line.bytes) {
-        Ok(message) => with(&message, line.bytes),
+        Ok(message) => all.push((message, line.bytes)),
         Err(_) => failed |= !line.is_blank(),
     });
-    if failed { Err(Refusal::Changed { what: "the transcript".into() }) } else { Ok(()) }
+    if failed { Err(Refusal::Changed { what: "the transcript".into() }) } else { Ok(all) }
 }

@@ -54,11 +54,8 @@ pub(super) struct Messages {
 /// The records of a compaction sidecar, and its damage.
 pub(super) type Compactions = (Vec<Compaction>, Vec<Damage>);
 
-/// What one file looked like when it was read.
-pub(super) struct Read<T> {
-    pub content: T,
-    pub view: FileView,
-}
+/// What is in a file, `None` if it is not there; and the file as it was then.
+pub(super) type Read<T> = (Option<T>, FileView);
 
 impl Messages {
     /// The first damage that is no torn tail.
@@ -72,24 +69,15 @@ impl Messages {
     }
 }
 
-/// Reads the messages of the transcript `file` (relative to the store's root); nothing in it if it is not there.
-pub(super) fn messages(store: &StoreDir, passes: &mut Passes, file: &Path) -> Result<Read<Option<Messages>>> {
-    messages_of(store, passes, file, false)
-}
-
-/// As [`messages`], of an archive. A disk that was full for a moment leaves the beginning of a message there,
-/// and the next prune's first message behind it on the same line: what failed is no part of the history, and
-/// what follows is whole.
-pub(super) fn archived(store: &StoreDir, passes: &mut Passes, file: &Path) -> Result<Read<Option<Messages>>> {
-    messages_of(store, passes, file, true)
-}
-
-fn messages_of(
+/// Reads the messages of a transcript or an `archive`; `file` is relative to the store's root. In an archive, a disk
+/// that was full for a moment leaves the beginning of a message, and the next prune's first message behind it on the
+/// same line: what failed does not belong to the history, and what follows is whole.
+pub(super) fn messages(
     store: &StoreDir,
     passes: &mut Passes,
     file: &Path,
     archive: bool,
-) -> Result<Read<Option<Messages>>> {
+) -> Result<Read<Messages>> {
     let new = || (Inspector::new(name(file), MESSAGES), Messages::default());
     let each = |(inspector, messages): &mut (Inspector, Messages), line: transcript::Line<'_>| {
         match Message::parse(line.bytes) {
@@ -127,14 +115,14 @@ fn messages_of(
             }
         }
     };
-    let read = file_of(store, passes, file, new, each)?;
-    let content = read.content.map(|(inspector, mut messages)| {
-        // A lost final newline is no damage for this client: it adds one before it appends.
+    let (content, view) = file_of(store, passes, file, new, each)?;
+    let content = content.map(|(inspector, mut messages)| {
+        // A lost final newline is not damage for this client: it adds one before it appends.
         let damages = inspector.finish().into_iter();
         messages.damages = damages.filter(|damage| damage.class != DamageClass::NoFinalNewline).collect();
         messages
     });
-    Ok(Read { content, view: read.view })
+    Ok((content, view))
 }
 
 /// The message at the end of a line that begins with a piece of another one. The client writes the role first,
@@ -146,11 +134,7 @@ fn behind_fragment<'a>(line: &transcript::Line<'a>) -> Option<(transcript::Line<
 }
 
 /// Reads the records of a compaction sidecar.
-pub(super) fn compactions(
-    store: &StoreDir,
-    passes: &mut Passes,
-    file: &Path,
-) -> Result<Read<Option<Compactions>>> {
+pub(super) fn compactions(store: &StoreDir, passes: &mut Passes, file: &Path) -> Result<Read<Compactions>> {
     let new = || (Inspector::new(name(file), COMPACTIONS), Vec::new());
     let each = |(inspector, all): &mut (Inspector, Vec<Compaction>), line: transcript::Line<'_>| {
         // As in an archive, what a full disk left may stand before a record.
@@ -167,9 +151,8 @@ pub(super) fn compactions(
             }
         }
     };
-    let read = file_of(store, passes, file, new, each)?;
-    let content = read.content.map(|(inspector, all)| (all, inspector.finish()));
-    Ok(Read { content, view: read.view })
+    let (content, view) = file_of(store, passes, file, new, each)?;
+    Ok((content.map(|(inspector, all)| (all, inspector.finish())), view))
 }
 
 fn file_of<T: Clone + Send + 'static>(
@@ -178,7 +161,7 @@ fn file_of<T: Clone + Send + 'static>(
     file: &Path,
     new: impl Fn() -> T,
     each: impl FnMut(&mut T, transcript::Line<'_>),
-) -> Result<Read<Option<T>>> {
+) -> Result<Read<T>> {
     let (content, len, hash) = match passes.scan(store, file, (), new, each)? {
         Some((content, scanned)) => {
             scanned.count(AgentKind::OpenMax);
@@ -186,7 +169,7 @@ fn file_of<T: Clone + Send + 'static>(
         }
         None => (None, None, FileHash::of(b"")),
     };
-    Ok(Read { content, view: FileView { file: file.to_owned(), len, hash } })
+    Ok((content, FileView { file: file.to_owned(), len, hash }))
 }
 
 fn name(file: &Path) -> String {
