@@ -34,13 +34,13 @@ struct Waiting {
 /// The ids that events and items give to their calls.
 #[derive(Deserialize)]
 struct Ids<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     call_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default, rename = "callId")]
+    #[serde(borrow, rename = "callId")]
     dynamic: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     event_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     id: Option<Cow<'a, str>>,
 }
 
@@ -298,12 +298,7 @@ pub fn exec_command(value: &Value) -> Once {
         let failed = value["exit_code"].as_i64().is_some_and(|code| code != 0);
         items.push(tool_result(value, output, failed));
     }
-    Once { items, ..Once::default() }
-}
-
-/// The same of paginated threads.
-pub fn command_execution(value: &Value) -> Once {
-    exec_command(value)
+    items.into()
 }
 
 /// A patch with what it changes.
@@ -322,7 +317,7 @@ pub fn patch(value: &Value) -> Once {
         let failed = value["success"] == false || matches!(text(value, "status"), "failed" | "declined");
         items.push(tool_result(value, output, failed));
     }
-    Once { items, ..Once::default() }
+    items.into()
 }
 
 /// A tool of an MCP server.
@@ -343,7 +338,7 @@ pub fn mcp_tool_call(value: &Value) -> Once {
         let failed = ok["is_error"] == true || ok["isError"] == true;
         items.extend(outputs::content(value, &ok["content"], failed));
     }
-    Once { items, ..Once::default() }
+    items.into()
 }
 
 /// A tool that the program around the client offers.
@@ -358,7 +353,7 @@ pub fn dynamic_tool_call(value: &Value) -> Once {
             error => items.push(tool_result(value, error.to_owned(), true)),
         }
     }
-    Once { items, ..Once::default() }
+    items.into()
 }
 
 pub fn web_search(value: &Value) -> Once {
@@ -373,7 +368,7 @@ pub fn web_search(value: &Value) -> Once {
 }
 
 pub fn view_image(value: &Value) -> Once {
-    Once { items: vec![tool_call("view_image", value, text(value, "path").to_owned())], ..Once::default() }
+    vec![tool_call("view_image", value, text(value, "path").to_owned())].into()
 }
 
 /// An image that the model made: what it was made of, its type and size.
@@ -398,7 +393,7 @@ pub fn image_generation(value: &Value) -> Once {
     if !result.is_empty() {
         items.push(outputs::base64(outputs::type_of(result), result));
     }
-    Once { items, ..Once::default() }
+    items.into()
 }
 
 /// JSON as text; nothing for null.

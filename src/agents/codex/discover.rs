@@ -11,10 +11,11 @@ use jiff::Timestamp;
 
 use super::archive::is_archived;
 use super::database::{self, Index, Row, Stamps};
-use super::heads::{Head, Heads, NoMeta};
+use super::heads::{self, Head, NoMeta};
 use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
-use super::tails::Tails;
+use super::remembered::Remembered;
+use super::tails;
 use super::titles;
 use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey, short_id};
@@ -27,11 +28,12 @@ const LONGEST_NAMES: u64 = 256 << 20;
 /// What is remembered of one store.
 #[derive(Default)]
 pub struct Memory {
-    pub heads: Heads,
-    tails: Tails,
+    pub heads: Remembered<Arc<Head>>,
+    /// The times of files' last records.
+    tails: Remembered<Option<Timestamp>>,
     folders: Option<Folders>,
     index: Option<KnownIndex>,
-    names: Option<KnownNames>,
+    names: Remembered<Arc<HashMap<String, String>>>,
 }
 
 /// The thread index with what proves that it is still that.
@@ -42,14 +44,6 @@ struct KnownIndex {
     /// Of its files' bytes; `None` where the stamps vouch, and where they changed while they were read.
     hash: Option<FileHash>,
     index: Arc<Index>,
-}
-
-/// The names file with what proves that it is still that.
-struct KnownNames {
-    stamp: Stamp,
-    /// Before it was read.
-    read_at: Timestamp,
-    names: Arc<HashMap<String, String>>,
 }
 
 /// A store's threads.
@@ -111,29 +105,23 @@ impl Memory {
 
     fn names(&mut self, store: &StoreDir) -> Result<Arc<HashMap<String, String>>> {
         let file = Path::new(NAMES);
-        let read_at = transcript::clock();
         let Some(stamp) = store.stat(file)? else { return Ok(Arc::default()) };
-        if let Some(known) = &self.names
-            && known.stamp == stamp
-            && stamp.vouches(known.read_at)
-        {
-            return Ok(known.names.clone());
-        }
-        let mut names = HashMap::new();
-        // Of a file that no client wrote, nothing is worth waiting for.
-        let opened = if stamp.len <= LONGEST_NAMES { store.file(file)? } else { None };
-        if let Some(opened) = opened {
-            let path = store.path().join(file);
+        self.names.get_or(&file.into(), &stamp, || {
+            // Of a file that no client wrote, nothing is worth waiting for.
+            let opened = if stamp.len <= LONGEST_NAMES { store.file(file)? } else { None };
+            let Some(opened) = opened else { return Ok(Arc::default()) };
             let each = |names: &mut HashMap<String, String>, line: Line<'_>| {
-                names.extend(records::names(line.bytes));
+                names.extend(records::name_of(line.bytes));
             };
-            let (found, scanned) = scan(&opened, &path, HashMap::new, each)?;
+            let (names, scanned) = scan(&opened, &store.path().join(file), HashMap::new, each)?;
             count_bytes(AgentKind::Codex, ReadKind::Index, scanned.len);
-            names = found;
-        }
-        let names = Arc::new(names);
-        self.names = Some(KnownNames { stamp, read_at, names: names.clone() });
-        Ok(names)
+            Ok(Arc::new(names))
+        })
+    }
+
+    /// The head of a file with this stamp.
+    fn head(&mut self, store: &StoreDir, rollout: &Rollout, stamp: &Stamp) -> Result<Arc<Head>> {
+        self.heads.get_or(&rollout.file, stamp, || Ok(Arc::new(heads::read(store, &rollout.file)?)))
     }
 
     /// Every rollout file with its head, by rollout id.
@@ -145,7 +133,7 @@ impl Memory {
         for (id, rollout) in rollouts {
             // A file that went away between the listing and now is not listed.
             let Ok(Some(stamp)) = store.stat(&rollout.file) else { continue };
-            let head = match self.heads.head(store, &rollout, &stamp) {
+            let head = match self.head(store, &rollout, &stamp) {
                 Ok(head) => head,
                 Err(Refusal::NotFound { .. }) => continue,
                 Err(_) => Arc::new(Head::without(NoMeta::Unread)),
@@ -175,7 +163,10 @@ impl Memory {
         let began = head.meta.as_ref().ok().and_then(|meta| meta.created());
         let row = || index.rows.get(&rollout.thread).and_then(|row| row.updated);
         let told = if rollout.compressed() { row() } else { None };
-        let last = told.or_else(|| self.tails.last(store, &rollout.file, stamp));
+        let last = told.or_else(|| {
+            let last = || Ok(tails::last(store, &rollout.file, stamp));
+            self.tails.get_or(&rollout.file, stamp, last).ok().flatten()
+        });
         began.max(last).or_else(row)
     }
 
@@ -191,13 +182,8 @@ impl Memory {
                 return Ok(None);
             };
             // When the file began is a fact that never changes: its head need not be read again for that.
-            let head = match self.heads.last(file) {
-                Some(head) => head,
-                None => {
-                    let head = self.heads.head(store, &rollout, &stamp);
-                    head.unwrap_or_else(|_| Arc::new(Head::without(NoMeta::Unread)))
-                }
-            };
+            let head = self.heads.last(file).map_or_else(|| self.head(store, &rollout, &stamp), Ok);
+            let head = head.unwrap_or_else(|_| Arc::new(Head::without(NoMeta::Unread)));
             active = active.max(self.active(store, &index, &rollout, &stamp, &head));
             modified = modified.max(Some(stamp.modified()));
         }

@@ -28,13 +28,10 @@ pub const USE_FORK: &str = "use `fork`, which writes the current format";
 struct Head {
     id: String,
     timestamp: String,
-    #[serde(default)]
     git: Option<Value>,
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     kind: Option<IgnoredAny>,
-    #[serde(default)]
     record_type: Option<IgnoredAny>,
-    #[serde(default)]
     payload: Option<IgnoredAny>,
 }
 
@@ -70,11 +67,10 @@ pub fn project(response: &Response<'_>) -> Option<String> {
 pub fn record(bytes: &[u8]) -> Option<Line<'_>> {
     #[derive(Deserialize)]
     struct Bare<'a> {
-        #[serde(borrow, default, rename = "type")]
+        #[serde(borrow, rename = "type")]
         kind: Option<Cow<'a, str>>,
-        #[serde(borrow, default)]
+        #[serde(borrow)]
         record_type: Option<Cow<'a, str>>,
-        #[serde(default)]
         payload: Option<IgnoredAny>,
     }
     let text = simdutf8::basic::from_utf8(bytes).ok()?;

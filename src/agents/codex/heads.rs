@@ -1,15 +1,11 @@
-//! The head of a rollout file: its first line and its first prompt. Each is read once and remembered with
-//! the facts of the file that it was read from.
+//! The head of a rollout file: its first line and its first prompt.
 
-use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::first_format;
-use super::layout::Rollout;
 use super::line::{self as lines, Content};
 use super::records::{Body, Line, Meta, TurnContext};
 use super::tails;
@@ -17,7 +13,7 @@ use super::titles;
 use super::voice::{self, Author};
 use crate::session::{AgentKind, DamageClass, Refusal, Result, Turn};
 use crate::transcript::metrics::{ReadKind, count_bytes};
-use crate::transcript::{Stamp, StoreDir, plain_stream};
+use crate::transcript::{StoreDir, plain_stream};
 
 /// Where the search for the first prompt ends, bytes of plain text.
 const LONGEST: usize = 1 << 20;
@@ -71,62 +67,15 @@ impl Pointer {
     }
 
     /// What it is, and what to do, as the rest of a sentence.
-    pub fn says(self) -> &'static str {
-        match self {
-            Pointer::GitLfs => {
-                "a pointer of git-lfs: this is not a rollout; its content was never fetched; run `git lfs pull` in the \
-                 repository that holds the store"
-            }
-            Pointer::GitAnnex => {
-                "a pointer of git-annex: this is not a rollout; its content was never fetched; run `git annex get` in the \
-                 repository that holds the store"
-            }
-        }
-    }
-}
-
-/// The heads of a store's files, by name.
-#[derive(Default)]
-pub struct Heads {
-    known: HashMap<Arc<Path>, Known>,
-    /// Files read so far; what a test counts.
-    pub reads: u64,
-}
-
-struct Known {
-    stamp: Stamp,
-    /// Read too soon after a change to be believed at the next look.
-    young: bool,
-    head: Arc<Head>,
-}
-
-impl Heads {
-    /// The head of a file with these facts; read only if it is not known already.
-    ///
-    /// # Errors
-    /// What prevents reading.
-    pub fn head(&mut self, store: &StoreDir, rollout: &Rollout, stamp: &Stamp) -> Result<Arc<Head>> {
-        if let Some(known) = self.known.get(&rollout.file)
-            && known.stamp == *stamp
-            && !known.young
-        {
-            return Ok(known.head.clone());
-        }
-        let young = !stamp.vouches(crate::transcript::clock());
-        let head = Arc::new(read(store, &rollout.file)?);
-        self.reads += 1;
-        self.known.insert(rollout.file.clone(), Known { stamp: *stamp, young, head: head.clone() });
-        Ok(head)
-    }
-
-    /// The head of a file as it was when it was last read, whatever became of the file since.
-    pub fn last(&self, file: &Path) -> Option<Arc<Head>> {
-        self.known.get(file).map(|known| known.head.clone())
-    }
-
-    /// Forgets files that are gone.
-    pub fn keep_only(&mut self, there: impl Fn(&Path) -> bool) {
-        self.known.retain(|file, _| there(file));
+    pub fn says(self) -> String {
+        let (tool, fetch) = match self {
+            Pointer::GitLfs => ("git-lfs", "git lfs pull"),
+            Pointer::GitAnnex => ("git-annex", "git annex get"),
+        };
+        format!(
+            "a pointer of {tool}: this is not a rollout; its content was never fetched; run `{fetch}` in the \
+             repository that holds the store"
+        )
     }
 }
 
@@ -153,9 +102,8 @@ fn read_noting(store: &StoreDir, file: &Path, ending: &mut Option<Option<Timesta
     if let Some(pointer) = Pointer::of(&start[..got]) {
         return Ok(Head::without(NoMeta::Pointer(pointer)));
     }
-    let mut stream = match plain_stream(opened, file) {
-        Ok(stream) => stream,
-        Err(_) => return Ok(Head::without(NoMeta::Damaged(DamageClass::FirstRecord))),
+    let Ok(mut stream) = plain_stream(opened, file) else {
+        return Ok(Head::without(NoMeta::Damaged(DamageClass::FirstRecord)));
     };
     let mut head: Option<Head> = None;
     let mut bytes = Vec::new();

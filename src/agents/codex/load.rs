@@ -44,7 +44,7 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
             let (len, hash) = transcript::hash(store.path(), &file)?;
             files.push(FileView { file, len, hash });
         }
-        return Ok(History::unsupported(kind.says().into(), files));
+        return Ok(History::unsupported(kind.says(), files));
     }
     let mut files = Vec::new();
     for segment in &lineage.segments {

@@ -25,6 +25,7 @@ mod open_turn;
 mod outputs;
 mod pass;
 mod records;
+mod remembered;
 mod tails;
 mod titles;
 mod voice;

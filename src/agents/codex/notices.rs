@@ -197,16 +197,15 @@ pub fn sleep(value: &Value) -> Vec<Item<'static>> {
 
 /// A plan that the model proposes. Its message holds it, too, between marks.
 pub fn plan(value: &Value) -> Once {
-    let text = text(value, "text").to_owned();
-    let same = vec![plan_of(text.trim())];
-    Once { items: vec![Item::Notice { kind: "plan".into(), text: text.into() }], same }
+    let text = text(value, "text");
+    Once { items: notice("plan", text), same: vec![plan_of(text.trim())] }
 }
 
 /// The list of steps, as a call of `update_plan` has it.
 pub fn plan_update(value: &Value) -> Once {
     let list = checklist(value).unwrap_or_else(|| flat(value));
     let same = vec![plan_of(&list)];
-    Once { items: vec![Item::Notice { kind: "plan".into(), text: list.into() }], same }
+    Once { items: notice("plan", list), same }
 }
 
 /// The arguments of `update_plan` as a list to tick off; `None` if they are something else.
@@ -243,8 +242,7 @@ pub fn questions(value: &Value) -> Once {
         }
     }
     let id = text(value, "call_id").to_owned().into();
-    let items = vec![Item::ToolCall { name: "request_user_input".into(), id, arguments: said.into() }];
-    Once { items, ..Once::default() }
+    vec![Item::ToolCall { name: "request_user_input".into(), id, arguments: said.into() }].into()
 }
 
 /// Work with other agents: what was asked, and what came of it.
@@ -269,15 +267,12 @@ pub fn collaboration(value: &Value) -> Once {
     if !came.is_empty() {
         items.push(tool_result(value, came, false));
     }
-    Once { items, ..Once::default() }
+    items.into()
 }
 
 pub fn sub_agent(value: &Value) -> Once {
     let said = format!("{} {}", text(value, "agent_path"), text(value, "kind"));
-    Once {
-        items: vec![Item::Notice { kind: "sub-agent".into(), text: said.trim().to_owned().into() }],
-        ..Once::default()
-    }
+    notice("sub-agent", said.trim()).into()
 }
 
 /// A rare kind: its fields, a line for each.

@@ -51,7 +51,6 @@ pub fn result(time: Option<Timestamp>, id: Cow<'_, str>, response: &Response<'_>
 struct Wrapped<'a> {
     #[serde(borrow)]
     content: &'a RawValue,
-    #[serde(default)]
     success: Option<bool>,
 }
 
@@ -63,14 +62,12 @@ fn readable(text: &str) -> Option<String> {
     struct Executed<'a> {
         #[serde(borrow)]
         output: Cow<'a, str>,
-        #[serde(default)]
         metadata: Option<Metadata>,
     }
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Metadata {
         exit_code: i64,
-        #[serde(default)]
         duration_seconds: Option<f64>,
     }
     // And those of MCP tools so.

@@ -4,7 +4,6 @@
 //! and unknown types are kept as such, as the client does.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
@@ -13,9 +12,8 @@ use serde_json::value::RawValue;
 /// One line.
 #[derive(Debug, Deserialize)]
 pub struct Line<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub timestamp: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub ordinal: Option<u64>,
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
@@ -97,22 +95,15 @@ fn is_twice(error: &serde_json::Error) -> bool {
 #[derive(Debug, Default, Deserialize)]
 pub struct Meta {
     pub id: String,
-    #[serde(default)]
     pub forked_from_id: Option<String>,
-    #[serde(default)]
     pub parent_thread_id: Option<String>,
-    #[serde(default)]
     pub timestamp: Option<String>,
-    #[serde(default)]
     pub cwd: Option<String>,
-    #[serde(default)]
     pub source: Option<serde_json::Value>,
-    #[serde(default)]
     pub agent_nickname: Option<String>,
     /// `null` is a value here, and not a known one.
     #[serde(default, deserialize_with = "present")]
     pub history_mode: Option<serde_json::Value>,
-    #[serde(default)]
     pub history_base: Option<HistoryBase>,
     /// Not in any file: it is a rollout of the first format, which has no such record.
     #[serde(skip)]
@@ -183,19 +174,18 @@ impl Mode {
 pub struct Event<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub message: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub text: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub error: Option<&'a RawValue>,
-    #[serde(default)]
     pub num_turns: Option<u64>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub turn_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub call_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub item: Option<&'a RawValue>,
 }
 
@@ -224,73 +214,71 @@ pub struct CompletedItem<'a> {
 pub struct Response<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub role: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "parts")]
     pub content: Vec<Part<'a>>,
     #[serde(borrow, default, deserialize_with = "parts")]
     pub summary: Vec<Part<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub name: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub call_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub arguments: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub input: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub action: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub output: Option<&'a RawValue>,
     /// Where a called tool comes from.
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub namespace: Option<Cow<'a, str>>,
     /// What a search for tools found.
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub tools: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     internal_chat_message_metadata_passthrough: Option<Passthrough<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Passthrough<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     content_item_kinds: Option<Vec<Cow<'a, str>>>,
 }
 
 /// A piece of a message.
 #[derive(Debug, Default, Deserialize)]
 pub struct Part<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub text: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub image_url: Option<Cow<'a, str>>,
 }
 
 /// The payload of `compacted`.
 #[derive(Debug, Deserialize)]
 pub struct Compacted<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub message: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub replacement_history: Option<Vec<&'a RawValue>>,
 }
 
 /// The payload of `turn_context`.
 #[derive(Debug, Deserialize)]
 pub struct TurnContext<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub model: Option<Cow<'a, str>>,
 }
 
 /// The payload of `thread_name_updated`; without a name it was taken away.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ThreadName {
-    #[serde(default)]
     thread_id: Option<String>,
-    #[serde(default)]
     pub thread_name: Option<String>,
 }
 
@@ -376,26 +364,22 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_js
     serde_json::Value::deserialize(deserializer).map(Some)
 }
 
-/// The last name that the client gave to each thread (`session_index.jsonl`); a bad line names nothing.
-pub fn names(content: &[u8]) -> HashMap<String, String> {
+/// A thread and the name that the client gave it, by a line of `session_index.jsonl`; a bad line names nothing.
+pub fn name_of(line: &[u8]) -> Option<(String, String)> {
     #[derive(Deserialize)]
     struct Named {
         id: String,
-        #[serde(default)]
         thread_name: Option<String>,
     }
-    let mut names = HashMap::new();
-    for line in content.split(|byte| *byte == b'\n') {
-        if let Ok(Named { id, thread_name: Some(name) }) = serde_json::from_slice(line) {
-            names.insert(id, name);
-        }
-    }
-    names
+    let Named { id, thread_name } = serde_json::from_slice(line).ok()?;
+    Some((id, thread_name?))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
@@ -412,6 +396,7 @@ mod tests {
     fn the_last_name_of_a_thread_counts_and_a_bad_line_names_nothing() {
         let content =
             b"{\"id\":\"a\",\"thread_name\":\"one\"}\n{\"id\":\nx\n{\"id\":\"a\",\"thread_name\":\"two\"}\n";
-        assert_eq!(names(content).get("a").map(String::as_str), Some("two"));
+        let names: HashMap<_, _> = content.split(|byte| *byte == b'\n').filter_map(name_of).collect();
+        assert_eq!(names.get("a").map(String::as_str), Some("two"));
     }
 }

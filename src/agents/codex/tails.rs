@@ -1,11 +1,8 @@
-//! When a rollout file was last written to by its client: the time of its last whole record. Read once from
-//! the file's end, and remembered with the facts of the file; an append costs one small read.
+//! When a rollout file was last written to by its client: the time of its last whole record, read from the file's end.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -23,45 +20,9 @@ const LONGEST: u64 = 16 << 20;
 /// How many records without a time are passed over. The clients of today write none.
 const WITHOUT_TIME: usize = 256;
 
-/// The times of a store's files, by name.
-#[derive(Default)]
-pub struct Tails {
-    known: HashMap<Arc<Path>, Known>,
-}
-
-struct Known {
-    stamp: Stamp,
-    /// Read too soon after a change to be believed at the next look.
-    young: bool,
-    last: Option<Timestamp>,
-}
-
-impl Tails {
-    /// The time of the last whole record of a file with these facts that has one; read only if it is not known
-    /// already. A file that cannot be read has none.
-    pub fn last(&mut self, store: &StoreDir, file: &Path, stamp: &Stamp) -> Option<Timestamp> {
-        if let Some(known) = self.known.get(file)
-            && known.stamp == *stamp
-            && !known.young
-        {
-            return known.last;
-        }
-        let young = !stamp.vouches(crate::transcript::clock());
-        let last = if stamp.kind == EntryKind::File { read(store, file).ok().flatten() } else { None };
-        self.known.insert(file.into(), Known { stamp: *stamp, young, last });
-        last
-    }
-
-    /// Notes what the reading of a whole file with these facts found.
-    pub fn know(&mut self, file: &Arc<Path>, stamp: &Stamp, last: Option<Timestamp>) {
-        let young = !stamp.vouches(crate::transcript::clock());
-        self.known.insert(file.clone(), Known { stamp: *stamp, young, last });
-    }
-
-    /// Forgets files that are gone.
-    pub fn keep_only(&mut self, there: impl Fn(&Path) -> bool) {
-        self.known.retain(|file, _| there(file));
-    }
+/// The time of the last whole record of a file with this stamp that has one. A file that cannot be read has none.
+pub fn last(store: &StoreDir, file: &Path, stamp: &Stamp) -> Option<Timestamp> {
+    if stamp.kind == EntryKind::File { read(store, file).ok().flatten() } else { None }
 }
 
 fn read(store: &StoreDir, file: &Path) -> Result<Option<Timestamp>> {
@@ -82,10 +43,9 @@ fn of_plain(file: &File) -> std::io::Result<Option<Timestamp>> {
         bytes.truncate(got);
         count_bytes(AgentKind::Codex, ReadKind::Transcript, got as u64);
         match last_time(&bytes, start == 0) {
-            Searched::Found(time) => return Ok(Some(time)),
-            Searched::Nothing => return Ok(None),
-            Searched::Further if start == 0 || stretch >= LONGEST => return Ok(None),
-            Searched::Further => stretch = (stretch * GROWTH).min(LONGEST),
+            Some(found) => return Ok(found),
+            None if start == 0 || stretch >= LONGEST => return Ok(None),
+            None => stretch = (stretch * GROWTH).min(LONGEST),
         }
     }
 }
@@ -103,39 +63,27 @@ fn of_packed(file: File, name: &Path) -> std::io::Result<Option<Timestamp>> {
 
 /// The time of the last whole record with one in a file of these bytes.
 pub fn of_whole(bytes: &[u8]) -> Option<Timestamp> {
-    match last_time(bytes, true) {
-        Searched::Found(time) => Some(time),
-        Searched::Nothing | Searched::Further => None,
-    }
+    last_time(bytes, true).flatten()
 }
 
-enum Searched {
-    Found(Timestamp),
-    /// There is none before this stretch, either.
-    Nothing,
-    /// There may be one before this stretch.
-    Further,
-}
-
-/// The time of the last whole record in `bytes`, which end where the file does. What follows the last newline
-/// is not whole; what comes before the first one only if the bytes begin where the file does.
-fn last_time(bytes: &[u8], from_start: bool) -> Searched {
-    let Some(mut end) = memchr::memrchr(b'\n', bytes) else { return Searched::Further };
+/// The time of the last whole record with one in `bytes`, which end where the file does; `None`: it may stand before
+/// them. What follows the last newline is not whole; what comes before the first one only if the bytes begin where
+/// the file does.
+fn last_time(bytes: &[u8], from_start: bool) -> Option<Option<Timestamp>> {
+    let mut end = memchr::memrchr(b'\n', bytes)?;
     for _ in 0..WITHOUT_TIME {
         let start = match memchr::memrchr(b'\n', &bytes[..end]) {
             Some(newline) => newline + 1,
             None if from_start => 0,
-            None => return Searched::Further,
+            None => return None,
         };
-        if let Some(time) = time_of(&bytes[start..end]) {
-            return Searched::Found(time);
+        let time = time_of(&bytes[start..end]);
+        if time.is_some() || start == 0 {
+            return Some(time);
         }
-        match start.checked_sub(1) {
-            Some(newline) => end = newline,
-            None => return Searched::Nothing,
-        }
+        end = start - 1;
     }
-    Searched::Nothing
+    Some(None)
 }
 
 fn time_of(line: &[u8]) -> Option<Timestamp> {
@@ -163,7 +111,7 @@ mod tests {
         std::fs::write(root.join(name), content).unwrap();
         let store = StoreDir::open(&root).unwrap().unwrap();
         let stamp = store.stat(Path::new(name)).unwrap().unwrap();
-        let time = Tails::default().last(&store, Path::new(name), &stamp);
+        let time = super::last(&store, Path::new(name), &stamp);
         (time.map(|time| time.to_string()), content.len() as u64)
     }
 
