@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::items::Out;
 use super::kinds::Once;
 use super::notices::{checklist, text};
 use super::outputs;
@@ -100,10 +100,8 @@ impl Calls {
 
     /// What only events told, at the turn's end.
     pub fn finish(&mut self, sink: &mut ItemSink<'_>) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            for item in waiting.items {
-                sink(waiting.time, item);
-            }
+        for Waiting { time, items, .. } in std::mem::take(&mut self.waiting) {
+            items.into_iter().for_each(|item| sink(time, item));
         }
         self.told.clear();
     }
@@ -111,11 +109,10 @@ impl Calls {
     /// A call that a response item says.
     pub fn call(
         &mut self,
-        time: Option<Timestamp>,
         response: &Response<'_>,
         name: &str,
         asked: for<'r> fn(&'r Response<'_>) -> Cow<'r, str>,
-        sink: &mut ItemSink<'_>,
+        out: &mut Out<'_, '_>,
     ) {
         let arguments = asked(response);
         if response.kind == "web_search_call" {
@@ -129,13 +126,13 @@ impl Calls {
             (Some(namespace), name) if !namespace.is_empty() => Cow::Owned(format!("{namespace}.{name}")),
             (_, name) => Cow::Borrowed(name),
         };
-        sink(time, Item::ToolCall { name, id, arguments });
+        out.put(Item::ToolCall { name, id, arguments });
     }
 
     /// The result of a call.
-    pub fn result(&mut self, time: Option<Timestamp>, response: &Response<'_>, sink: &mut ItemSink<'_>) {
+    pub fn result(&mut self, response: &Response<'_>, out: &mut Out<'_, '_>) {
         let id = self.id(response);
-        outputs::result(time, id, response, sink);
+        outputs::result(id, response, out);
     }
 
     /// What a call and its result have in common.
@@ -403,9 +400,4 @@ fn json(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
-}
-
-/// Whether a raw value is a JSON string, list or object, by its first byte.
-pub fn first_byte(raw: &RawValue) -> u8 {
-    raw.get().bytes().next().unwrap_or(b'n')
 }

@@ -11,11 +11,12 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 
+use super::database::Database;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::lineage::Lineage;
 use super::records::{Line, Mode};
-use super::{archive, database, first_format, heads, writer};
+use super::{archive, first_format, heads, writer};
 use crate::agents::Companion;
 use crate::agents::json::Object;
 use crate::host::processes::Running;
@@ -112,7 +113,7 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     }
     // Without a usable index the client finds the file by its name and makes the row itself.
     let mut row_made = None;
-    if let Ok(Some(row)) = database::whole_row(&store, &session.id) {
+    if let Ok(Some(row)) = Database::of(&store).and_then(|db| db.whole_row(&session.id)) {
         let mut row = forked_row(row, session, history, &id, &file, now);
         if let Some(project) = project {
             row.set("cwd", SqlValue::Text(project.to_string_lossy().into_owned()));
@@ -150,7 +151,7 @@ fn of_first_format(
 /// What prevents reading them.
 pub fn companions(session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
     let store = open(session)?;
-    let mut found = database::companions(&store)?;
+    let mut found = Database::of(&store)?.companions()?;
     let mut files = vec![PathBuf::from(NAMES)];
     for rollout in history_files.iter().filter_map(|file| Rollout::named(file)) {
         for segment in Lineage::of(&store, rollout)?.segments {
@@ -279,7 +280,7 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
     line.set("payload", payload.to_json());
     let content = Content::Bytes(format!("{}\n", line.to_json()).into_bytes());
     let mut row = None;
-    if let Some(before) = database::whole_row(store, &session.id)? {
+    if let Some(before) = Database::of(store)?.whole_row(&session.id)? {
         // The client reverted meanwhile: another file is the current one.
         let named = match before.get("rollout_path") {
             Some(SqlValue::Text(path)) => is_same(Path::new(path), current),

@@ -1,11 +1,9 @@
 //! The thread index (`state_5.sqlite`), read without a trace.
 //!
 //! Opening a database in WAL mode, even read-only, makes `-wal` and `-shm` files, takes locks and can run a
-//! checkpoint. So the store's database is never opened where a WAL or a rollback journal is beside it: the
-//! files are copied to a private temporary directory and read there. Without them the file is read as
-//! immutable, in place. Either way the stamps before and after must agree, else it is read again; no lock
-//! is waited for, so another program's lock costs nothing. Where the database is a link, its other files are beside
-//! what it leads to, as SQLite has it.
+//! checkpoint. So where a WAL or a rollback journal is beside it, the files are copied to a private temporary
+//! directory and read there; without them the file is read as immutable, in place. No lock is waited for. Where the
+//! database is a link, its other files are beside what it leads to, as SQLite has it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -55,155 +53,177 @@ impl Index {
     }
 }
 
-/// The facts of the database's files: equal facts, equal content.
+/// The stamps of the database's files: equal stamps, equal content.
 pub type Stamps = [Option<Stamp>; 3];
 
+const SUFFIXES: [&str; 3] = ["", "-wal", "-journal"];
+
 /// The database's files: the directory that really holds them, and their names there.
-struct Place<'a> {
+pub struct Database<'a> {
     store: &'a StoreDir,
     /// Where the database is a link.
     behind: Option<StoreDir>,
-    /// The database, its `-wal` and its `-journal`.
+    /// With [`SUFFIXES`].
     files: [PathBuf; 3],
 }
 
-impl Place<'_> {
-    fn of(store: &StoreDir) -> Result<Place<'_>> {
-        let link = Path::new(STATE_DB);
-        let behind = if store.is_link(link) { store.behind_links(link)? } else { None };
-        let (behind, db) = behind.map_or((None, STATE_DB.into()), |(dir, name)| (Some(dir), name));
-        let files = ["", "-wal", "-journal"].map(|suffix| {
+impl Database<'_> {
+    /// That of a store.
+    ///
+    /// # Errors
+    /// What prevents following a link.
+    pub fn of(store: &StoreDir) -> Result<Database<'_>> {
+        let (behind, db) = match store.behind_links(Path::new(STATE_DB))? {
+            Some((dir, name)) => (Some(dir), name),
+            None => (None, STATE_DB.into()),
+        };
+        let files = SUFFIXES.map(|suffix| {
             let mut name = db.clone().into_os_string();
             name.push(suffix);
             PathBuf::from(name)
         });
-        Ok(Place { store, behind, files })
+        Ok(Database { store, behind, files })
     }
 
     fn dir(&self) -> &StoreDir {
         self.behind.as_ref().unwrap_or(self.store)
     }
 
-    fn stamps(&self) -> Result<Stamps> {
+    /// The stamps of its files now.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    pub fn stamps(&self) -> Result<Stamps> {
         let [db, wal, journal] = &self.files;
         let dir = self.dir();
         Ok([dir.stat(db)?, dir.stat(wal)?, dir.stat(journal)?])
     }
-}
 
-/// Facts of the database's files now.
-///
-/// # Errors
-/// What prevents looking.
-pub fn stamps(store: &StoreDir) -> Result<Stamps> {
-    Place::of(store)?.stamps()
-}
-
-/// Hash of the bytes of the database's files now.
-///
-/// # Errors
-/// What prevents reading them.
-pub fn hash(store: &StoreDir) -> Result<FileHash> {
-    let mut all = Vec::new();
-    let place = Place::of(store)?;
-    for file in &place.files {
-        let (len, hash) = transcript::hash_in(place.dir(), file)?;
-        count_bytes(AgentKind::Codex, ReadKind::Index, len.unwrap_or(0));
-        all.extend_from_slice(&len.unwrap_or(u64::MAX).to_le_bytes());
-        all.extend_from_slice(&hash.0.to_le_bytes());
+    /// Hash of the bytes of its files now.
+    ///
+    /// # Errors
+    /// What prevents reading them.
+    pub fn hash(&self) -> Result<FileHash> {
+        let mut all = Vec::new();
+        for file in &self.files {
+            let (len, hash) = transcript::hash_in(self.dir(), file)?;
+            count_bytes(AgentKind::Codex, ReadKind::Index, len.unwrap_or(0));
+            all.extend_from_slice(&len.unwrap_or(u64::MAX).to_le_bytes());
+            all.extend_from_slice(&hash.0.to_le_bytes());
+        }
+        Ok(FileHash::of(&all))
     }
-    Ok(FileHash::of(&all))
-}
 
-/// Reads the index. What prevents that is a problem to show, never an error: files alone are enough.
-pub fn read(store: &StoreDir) -> Index {
-    for _ in 0..ATTEMPTS {
-        let before = match stamps(store) {
-            Ok(before) => before,
-            Err(refusal) => return Index::unread(&refusal),
+    /// Reads the index. What prevents that is a problem to show, never an error: files alone are enough.
+    pub fn read(&self) -> Index {
+        let rows = |stamps: &Stamps| {
+            let Some(db) = stamps[0] else { return Ok(HashMap::new()) };
+            let len = stamps.iter().flatten().map(|stamp| stamp.len).sum::<u64>();
+            if len > LARGEST {
+                return Err(unusable(format!("is larger than {} MB", LARGEST >> 20)));
+            }
+            if db.len == 0 {
+                return Err(unusable("is empty".into()));
+            }
+            if let Err(refusal) = self.dir().file(&self.files[0])
+                && refusal.is_unreadable()
+            {
+                return Err(Damage::unread(STATE_DB, &refusal));
+            }
+            count_bytes(AgentKind::Codex, ReadKind::Index, len);
+            self.ask(stamps, rows).map_err(|error| unusable(format!("cannot be read: {error}")))
         };
-        let Some(db) = before[0] else { return Index::default() };
-        let len = before.iter().flatten().map(|stamp| stamp.len).sum::<u64>();
-        if len > LARGEST {
-            return unusable(format!("is larger than {} MB", LARGEST >> 20));
+        match self.at_one_moment(rows) {
+            Ok(Some(Ok(rows))) => Index { rows, problem: None },
+            Ok(Some(Err(problem))) => Index { rows: HashMap::new(), problem: Some(problem) },
+            Ok(None) => Index {
+                rows: HashMap::new(),
+                problem: Some(unusable("was written to all the time while it was read".into())),
+            },
+            Err(why) => Index::unread(&why),
         }
-        if db.len == 0 {
-            return unusable("is empty".into());
+    }
+
+    /// The whole row of a thread, as a cut needs it. `None`: there is no database, or no such row.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`] where the database is there and cannot be used.
+    pub fn whole_row(&self, thread: &str) -> Result<Option<WholeRow>> {
+        let row = |stamps: &Stamps| match stamps[0] {
+            Some(_) => self.ask(stamps, |db| one_row(db, thread)),
+            None => Ok(None),
+        };
+        let row = self.at_one_moment(row)?.ok_or_else(|| Refusal::StoreLocked { what: STATE_DB.into() })?;
+        row.map_err(|error| {
+            let what = format!("the thread index cannot be read ({error}), and this cut needs it");
+            Refusal::Damaged { damage: Damage::of_whole(STATE_DB, DamageClass::Sidecar, what) }
+        })
+    }
+
+    /// Its files, under their names in the store's root wherever they really are.
+    ///
+    /// # Errors
+    /// What prevents reading them.
+    pub fn companions(&self) -> Result<Vec<Companion>> {
+        let mut found = Vec::new();
+        for (file, suffix) in self.files.iter().zip(SUFFIXES) {
+            if let Some(content) = self.dir().file(file)? {
+                found.push(Companion { file: format!("{STATE_DB}{suffix}").into(), content });
+            }
         }
-        if let Err(refusal) = Place::of(store).and_then(|place| place.dir().file(&place.files[0]))
-            && refusal.is_unreadable()
-        {
-            return Index::unread(&refusal);
+        Ok(found)
+    }
+
+    /// What `look` finds while the files have the stamps that it is given, before and after. `None`: they are written
+    /// to all the time.
+    fn at_one_moment<T>(&self, look: impl Fn(&Stamps) -> T) -> Result<Option<T>> {
+        for _ in 0..ATTEMPTS {
+            let before = self.stamps()?;
+            let found = look(&before);
+            if self.stamps().is_ok_and(|after| after == before) {
+                return Ok(Some(found));
+            }
         }
-        count_bytes(AgentKind::Codex, ReadKind::Index, len);
-        let result = rows(store, &before);
-        if stamps(store).is_ok_and(|after| after == before) {
-            return match result {
-                Ok(rows) => Index { rows, problem: None },
-                Err(error) => unusable(format!("cannot be read: {error}")),
+        Ok(None)
+    }
+
+    /// Asks a database that nobody else has open: the store's own file where it is complete in itself, else a
+    /// private copy.
+    fn ask<T>(
+        &self,
+        stamps: &Stamps,
+        ask: impl FnOnce(&Connection) -> Result<T, Unreadable>,
+    ) -> Result<T, Unreadable> {
+        let (dir, db) = (self.dir(), &self.files[0]);
+        if !stamps[1..].iter().flatten().any(|stamp| stamp.len > 0) {
+            let (path, before) = (dir.real_path(db), dir.stat(db)?);
+            let answer = ask(&open(&path, "mode=ro&immutable=1", OpenFlags::SQLITE_OPEN_READ_ONLY)?)?;
+            // SQLite opens by path: it must be what was looked at.
+            return match dir.stat(db)? == before {
+                true => Ok(answer),
+                false => Err(Unreadable::Store(Refusal::Changed { what: STATE_DB.into() })),
             };
         }
-    }
-    unusable("was written to all the time while it was read".into())
-}
-
-/// The whole row of a thread, as a cut needs it. `None`: there is no database, or no such row.
-///
-/// # Errors
-/// [`Refusal::Damaged`] where the database is there and cannot be used.
-pub fn whole_row(store: &StoreDir, thread: &str) -> Result<Option<WholeRow>> {
-    for _ in 0..ATTEMPTS {
-        let before = stamps(store)?;
-        if before[0].is_none() {
-            return Ok(None);
+        let private = tempfile::Builder::new().prefix("turnfs-").tempdir()?;
+        for (file, stamp) in self.files.iter().zip(stamps) {
+            if stamp.is_some()
+                && let Some(mut from) = dir.file(file)?
+            {
+                std::io::copy(&mut from, &mut std::fs::File::create_new(private.path().join(file))?)?;
+            }
         }
-        let result = with(store, &before, |db| one_row(db, thread));
-        if stamps(store)? == before {
-            return result.map_err(|error| Refusal::Damaged {
-                damage: Damage::of_whole(
-                    STATE_DB,
-                    DamageClass::Sidecar,
-                    format!("the thread index cannot be read ({error}), and this cut needs it"),
-                ),
-            });
-        }
+        ask(&open(&private.path().join(db), "mode=rw", OpenFlags::SQLITE_OPEN_READ_WRITE)?)
     }
-    Err(Refusal::StoreLocked { what: STATE_DB.into() })
 }
 
-/// The database's files, under their names in the store's root wherever they really are.
-///
-/// # Errors
-/// What prevents reading them.
-pub fn companions(store: &StoreDir) -> Result<Vec<Companion>> {
-    let place = Place::of(store)?;
-    let mut found = Vec::new();
-    for (file, suffix) in place.files.iter().zip(["", "-wal", "-journal"]) {
-        if let Some(content) = place.dir().file(file)? {
-            found.push(Companion { file: format!("{STATE_DB}{suffix}").into(), content });
-        }
-    }
-    Ok(found)
-}
-
-fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable> {
-    let mut statement = db.prepare("SELECT * FROM threads WHERE id = ?1")?;
-    if statement.column_index("rollout_path").is_err() {
-        return Err(Unreadable::Schema);
-    }
-    let mut found = statement.query([thread])?;
-    Ok(found.next()?.map(WholeRow::try_from).transpose()?)
-}
-
-fn unusable(what: String) -> Index {
+fn unusable(what: String) -> Damage {
     let message = format!(
         "the thread index {what}; the sessions are listed from their files alone (Codex makes the index anew if it is moved aside)"
     );
-    let problem = Damage::of_whole(STATE_DB, DamageClass::Sidecar, message);
-    Index { rows: HashMap::new(), problem: Some(problem) }
+    Damage::of_whole(STATE_DB, DamageClass::Sidecar, message)
 }
 
-/// Why the rows could not be read.
+/// Why a database could not be asked.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
     #[error("{0}")]
@@ -216,89 +236,41 @@ enum Unreadable {
     Schema,
 }
 
-fn rows(store: &StoreDir, stamps: &Stamps) -> Result<HashMap<String, Row>, Unreadable> {
-    with(store, stamps, query)
-}
-
-/// Asks a database that nobody else has open: the store's own file where it is complete in itself, else a
-/// private copy.
-fn with<T>(
-    store: &StoreDir,
-    stamps: &Stamps,
-    ask: impl FnOnce(&Connection) -> Result<T, Unreadable>,
-) -> Result<T, Unreadable> {
-    let beside = stamps[1..].iter().flatten().any(|stamp| stamp.len > 0);
-    let place = Place::of(store)?;
-    let (store, files) = (place.dir(), &place.files);
-    if !beside {
-        let (path, before) = (store.real_path(&files[0]), store.stat(&files[0])?);
-        let db = open(&path, "mode=ro&immutable=1")?;
-        let answer = ask(&db)?;
-        // SQLite opens by path: it must be what was looked at.
-        return match store.stat(&files[0])? == before {
-            true => Ok(answer),
-            false => Err(Unreadable::Store(Refusal::Changed { what: STATE_DB.into() })),
-        };
-    }
-    let private = tempfile::Builder::new().prefix("turnfs-").tempdir()?;
-    for (file, stat) in files.iter().zip(stamps) {
-        if stat.is_some()
-            && let Some(mut from) = store.file(file)?
-        {
-            std::io::copy(&mut from, &mut std::fs::File::create_new(private.path().join(file))?)?;
-        }
-    }
-    ask(&open(&private.path().join(&files[0]), "mode=rw")?)
-}
-
 /// Opens a database file with these URI parameters.
-fn open(path: &Path, parameters: &str) -> Result<Connection, rusqlite::Error> {
-    use std::os::unix::ffi::OsStrExt;
+fn open(path: &Path, parameters: &str, mode: OpenFlags) -> Result<Connection, rusqlite::Error> {
     let mut uri = String::from("file:");
-    for byte in path.as_os_str().as_bytes() {
+    for byte in path.as_os_str().as_encoded_bytes() {
         match byte {
-            b'/' | b'-' | b'_' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
-                uri.push(char::from(*byte))
-            }
+            b'/' | b'-' | b'_' | b'.' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
             other => uri.push_str(&format!("%{other:02X}")),
         }
     }
-    uri.push('?');
-    uri.push_str(parameters);
-    let flags = match parameters.starts_with("mode=ro") {
-        true => OpenFlags::SQLITE_OPEN_READ_ONLY,
-        false => OpenFlags::SQLITE_OPEN_READ_WRITE,
-    };
     let always =
         OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    Connection::open_with_flags(uri, flags | always)
+    Connection::open_with_flags(format!("{uri}?{parameters}"), mode | always)
+}
+
+fn one_row(db: &Connection, thread: &str) -> Result<Option<WholeRow>, Unreadable> {
+    let mut statement = db.prepare("SELECT * FROM threads WHERE id = ?1")?;
+    statement.column_index("rollout_path").map_err(|_| Unreadable::Schema)?;
+    let mut found = statement.query([thread])?;
+    Ok(found.next()?.map(WholeRow::try_from).transpose()?)
 }
 
 /// All rows. A column that an older or newer client does not have is taken as empty; columns that are not
 /// known are not looked at.
-fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
-    let mut columns = Vec::new();
+fn rows(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
+    const COLUMNS: [&str; 9] =
+        ["id", "rollout_path", "title", "name", "model", "cwd", "updated_at_ms", "updated_at", "archived"];
     let mut info = db.prepare("SELECT name FROM pragma_table_info('threads')")?;
-    let mut found = info.query([])?;
-    while let Some(row) = found.next()? {
-        columns.push(row.get::<_, String>(0)?);
-    }
-    let has = |name: &str| columns.iter().any(|column| column == name);
+    let known = info.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+    let has = |name: &str| known.iter().any(|column| column == name);
     if !has("id") || !has("rollout_path") {
         return Err(Unreadable::Schema);
     }
-    let column = |name: &'static str| if has(name) { name } else { "NULL" };
-    let sql = format!(
-        "SELECT id, rollout_path, {}, {}, {}, {}, {}, {}, {} FROM threads",
-        column("title"),
-        column("name"),
-        column("model"),
-        column("cwd"),
-        column("updated_at_ms"),
-        column("updated_at"),
-        column("archived")
-    );
-    let mut statement = db.prepare(&sql)?;
+    let columns = COLUMNS.map(|name| if has(name) { name } else { "NULL" }).join(", ");
+    let mut statement = db.prepare(&format!("SELECT {columns} FROM threads"))?;
     let mut found = statement.query([])?;
     let mut rows = HashMap::new();
     while let Some(row) = found.next()? {
@@ -306,18 +278,22 @@ fn query(db: &Connection) -> Result<HashMap<String, Row>, Unreadable> {
             Ok(ValueRef::Text(text)) => Some(String::from_utf8_lossy(text).into_owned()),
             _ => None,
         };
-        if let (Some(id), Some(rollout_path)) = (text(0), text(1)) {
-            let filled = |at: usize| text(at).filter(|text| !text.is_empty());
-            let (title, name, model, cwd) = (filled(2), filled(3), filled(4), filled(5));
-            let number = |at: usize| row.get::<_, Option<i64>>(at).ok().flatten();
-            let updated = number(6).and_then(|ms| Timestamp::from_millisecond(ms).ok());
-            let updated = updated.or_else(|| Timestamp::from_second(number(7)?).ok());
-            let archived = match row.get_ref(8) {
-                Ok(ValueRef::Integer(archived)) => Some(archived != 0),
-                _ => None,
-            };
-            rows.insert(id, Row { rollout_path, cwd, title, name, model, updated, archived });
-        }
+        let filled = |at: usize| text(at).filter(|text| !text.is_empty());
+        let number = |at: usize| row.get::<_, Option<i64>>(at).ok().flatten();
+        let (Some(id), Some(rollout_path)) = (text(0), text(1)) else { continue };
+        let updated = number(6).and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        rows.insert(
+            id,
+            Row {
+                rollout_path,
+                title: filled(2),
+                name: filled(3),
+                model: filled(4),
+                cwd: filled(5),
+                updated: updated.or_else(|| Timestamp::from_second(number(7)?).ok()),
+                archived: number(8).map(|archived| archived != 0),
+            },
+        );
     }
     Ok(rows)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::archive::is_archived;
-use super::database::{self, Index, Row, Stamps};
+use super::database::{Database, Index, Row, Stamps};
 use super::heads::{self, Head, NoMeta};
 use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
@@ -78,21 +78,21 @@ impl Memory {
     /// # Errors
     /// What prevents looking at its files.
     pub fn index(&mut self, store: &StoreDir) -> Result<Arc<Index>> {
-        let read_at = transcript::clock();
-        let stamps = database::stamps(store)?;
+        let (read_at, database) = (transcript::clock(), Database::of(store)?);
+        let stamps = database.stamps()?;
+        let vouch = |since| stamps.iter().flatten().all(|stamp| stamp.vouches(since));
         if let Some(known) = self.index.as_mut().filter(|known| known.stamps == stamps) {
-            let vouch = stamps.iter().flatten().all(|stamp| stamp.vouches(known.read_at));
+            let proven = vouch(known.read_at);
             // Two changes in one tick leave equal stamps: then only the bytes tell.
-            if vouch || known.hash.is_some_and(|hash| database::hash(store).is_ok_and(|now| now == hash)) {
-                known.read_at = if vouch { known.read_at } else { read_at };
+            if proven || known.hash.is_some_and(|hash| database.hash().is_ok_and(|now| now == hash)) {
+                known.read_at = if proven { known.read_at } else { read_at };
                 return Ok(known.index.clone());
             }
         }
         // Old stamps will vouch by themselves.
-        let young = !stamps.iter().flatten().all(|stamp| stamp.vouches(read_at));
-        let before = young.then(|| database::hash(store).ok()).flatten();
-        let index = Arc::new(database::read(store));
-        let hash = before.filter(|before| database::hash(store).is_ok_and(|after| after == *before));
+        let before = if vouch(read_at) { None } else { database.hash().ok() };
+        let index = Arc::new(database.read());
+        let hash = before.filter(|before| database.hash().is_ok_and(|after| after == *before));
         self.index = Some(KnownIndex { stamps, read_at, hash, index: index.clone() });
         Ok(index)
     }

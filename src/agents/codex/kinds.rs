@@ -56,7 +56,7 @@ impl From<Vec<Item<'static>>> for Once {
 }
 
 /// Forms, each with the names of its kinds.
-type Kinds = &'static [(Form, &'static str)];
+pub type Kinds = &'static [(Form, &'static str)];
 
 use Form::{Call, LeftOut, Once as OnceOf, Read, Result, Shown};
 

@@ -1,7 +1,9 @@
 //! A line with its place and what it holds, parsed once; also one that is kept until it is known whose it is.
 
+use std::borrow::Cow;
+
 use super::first_format;
-use super::records::{Body, Line as Record};
+use super::records::{Body, Line as Record, Response};
 use crate::agents::json::readable;
 
 /// A line's place.
@@ -26,9 +28,9 @@ pub struct Content<'l> {
 /// A line that may belong to the turn that is open, or to the next one.
 #[derive(Clone)]
 pub struct Held {
-    pub number: u64,
-    pub start: u64,
-    pub end: u64,
+    number: u64,
+    start: u64,
+    end: u64,
     pub bytes: Vec<u8>,
 }
 
@@ -41,16 +43,28 @@ impl Held {
         let at = At { number: self.number, start: self.start, end: self.end, bytes: &self.bytes };
         read(&self.bytes, |content| each(&at, content))
     }
+
+    /// Whether it is such a response item.
+    pub fn is_response(&self, such: impl FnOnce(&Response<'_>) -> bool) -> bool {
+        self.with(|_, content| match content {
+            Some(Content { body: Body::Response(response), .. }) => such(response),
+            _ => false,
+        })
+    }
+}
+
+/// A line as a record that counts, and its payload as readable JSON; `None` if it is none.
+pub fn record(bytes: &[u8]) -> Option<(Record<'_>, Cow<'_, str>)> {
+    // The first session_meta is the head's; copied forks hold those of the files that they were copied from.
+    let record = Record::parse(bytes).or_else(|| first_format::record(bytes));
+    let record = record.filter(|record| record.kind != "session_meta")?;
+    let json = readable(record.payload.get());
+    Some((record, json))
 }
 
 /// Parses a line; `None` is given for what is no record that counts.
 pub fn read<R>(bytes: &[u8], each: impl FnOnce(Option<Content<'_>>) -> R) -> R {
-    // The first session_meta is the head's; copied forks hold those of the files that they were copied from.
-    let record = Record::parse(bytes).or_else(|| first_format::record(bytes));
-    let Some(record) = record.filter(|record| record.kind != "session_meta") else { return each(None) };
-    let json = readable(record.payload.get());
-    match Body::parse(&record.kind, &json) {
-        Ok(body) => each(Some(Content { record: &record, json: &json, body: &body })),
-        Err(_) => each(None),
-    }
+    let Some((record, json)) = record(bytes) else { return each(None) };
+    let body = Body::parse(&record.kind, &json).ok();
+    each(body.as_ref().map(|body| Content { record: &record, json: &json, body }))
 }

@@ -9,7 +9,7 @@ use super::titles;
 use super::voice::Words;
 use super::walk::Rules;
 use crate::render;
-use crate::session::{Item, Turn};
+use crate::session::{Item, ItemSink, Turn};
 
 /// A turn while its lines pass by.
 #[derive(Clone)]
@@ -84,21 +84,21 @@ impl Open {
     }
 }
 
-/// The length of these items, where a walk measures.
-pub fn measured(rules: Rules, items: impl FnOnce(&mut crate::session::ItemSink<'_>)) -> u64 {
-    let mut length = render::Length::default();
-    if rules.measure {
-        items(&mut |_, item: Item<'_>| render::item(&item, &mut length));
+/// The length of what `items` gives to its sink, where a walk measures.
+pub fn measured(rules: Rules, items: impl FnOnce(&mut ItemSink<'_>)) -> u64 {
+    if !rules.measure {
+        return 0;
     }
-    length.0
+    render::len_of(|out| items(&mut |_, item: Item<'_>| render::item(&item, out)))
+}
+
+/// The length of these items, where a walk measures.
+pub fn length_of<'i, I: IntoIterator<Item = Item<'i>>>(rules: Rules, items: impl FnOnce() -> I) -> u64 {
+    measured(rules, |sink| items().into_iter().for_each(|item| sink(None, item)))
 }
 
 /// By how many bytes the text of a steer is longer than that of a prompt.
 pub fn steer_is_longer() -> u64 {
-    let length = |item: Item<'_>| {
-        let mut length = render::Length::default();
-        render::item(&item, &mut length);
-        length.0
-    };
+    let length = |item: Item<'_>| render::len_of(|out| render::item(&item, out));
     length(Item::Steer { text: "".into() }) - length(Item::User { text: "".into() })
 }

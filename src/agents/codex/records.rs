@@ -291,21 +291,35 @@ impl ThreadName {
 }
 
 impl Response<'_> {
+    /// The texts of what the model thought.
+    pub fn thoughts(&self) -> impl Iterator<Item = &str> {
+        self.summary.iter().chain(&self.content).map(|part| part.text.as_deref().unwrap_or(""))
+    }
+
     /// What each part of the content is, where it is recorded.
     pub fn content_kinds(&self) -> Option<&[Cow<'_, str>]> {
         self.internal_chat_message_metadata_passthrough.as_ref()?.content_item_kinds.as_deref()
     }
 }
 
+impl Part<'_> {
+    /// Its text without the blanks before it.
+    pub fn trimmed(&self) -> &str {
+        self.text.as_deref().unwrap_or("").trim_start()
+    }
+}
+
 /// The text of all parts.
 pub fn text_of<'p>(parts: &'p [Part<'_>]) -> Cow<'p, str> {
-    let mut texts = parts.iter().filter_map(|part| part.text.as_deref());
-    match (texts.next(), texts.next()) {
-        (None, _) => Cow::Borrowed(""),
-        (Some(only), None) => Cow::Borrowed(only),
-        (Some(first), Some(second)) => {
-            Cow::Owned([first, second].into_iter().chain(texts).collect::<Vec<_>>().concat())
-        }
+    joined(parts.iter().filter_map(|part| part.text.as_deref()))
+}
+
+/// These texts as one.
+pub fn joined<'t>(texts: impl Iterator<Item = &'t str>) -> Cow<'t, str> {
+    let texts: Vec<&str> = texts.collect();
+    match texts[..] {
+        [only] => Cow::Borrowed(only),
+        _ => Cow::Owned(texts.concat()),
     }
 }
 

@@ -11,12 +11,11 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use jiff::Timestamp;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::outputs::blob;
-use super::records::{CompletedItem, Event, Part, Response, text_of};
-use crate::session::{Item, ItemSink};
+use super::records::{CompletedItem, Event, Part, Response, joined, text_of};
+use crate::session::Item;
 
 /// What tells the user's words from the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,27 +105,19 @@ pub fn own_text<'m>(message: &'m Response<'_>) -> Cow<'m, str> {
         Some(kinds) => kinds[*at] == USER && !is_frame(part),
         None => is_own(part),
     });
-    let mut texts = own.filter_map(|(_, part)| part.text.as_deref());
-    match (texts.next(), texts.next()) {
-        (None, _) => Cow::Borrowed(""),
-        (Some(only), None) => Cow::Borrowed(only),
-        (Some(first), Some(second)) => {
-            Cow::Owned([first, second].into_iter().chain(texts).collect::<Vec<_>>().concat())
-        }
-    }
+    joined(own.filter_map(|(_, part)| part.text.as_deref()))
 }
 
 /// A part with words that nothing marks as the client's.
 fn is_own(part: &Part<'_>) -> bool {
-    let text = part.text.as_deref().unwrap_or("").trim_start();
-    !text.is_empty()
-        && !is_frame(part)
-        && !STANDING.iter().chain(&HAPPENED).any(|mark| text.starts_with(mark))
+    let text = part.trimmed();
+    let happened = || HAPPENED.iter().any(|mark| text.starts_with(mark));
+    !text.is_empty() && !is_frame(part) && !is_standing(text) && !happened()
 }
 
 /// `<image name=[Image #1]>` and `</image>` stand around a picture; the user did not write them.
 fn is_frame(part: &Part<'_>) -> bool {
-    let text = part.text.as_deref().unwrap_or("").trim();
+    let text = part.trimmed().trim_end();
     text == "</image>"
         || text.strip_prefix("<image").is_some_and(|rest| {
             rest.ends_with('>')
@@ -184,34 +175,36 @@ pub fn key(text: &str) -> u128 {
 
 /// What is shown of the client's words: what happened, as a notice. The standing instructions are the same in
 /// every session; `context.md` has them.
-pub fn client_items(time: Option<Timestamp>, message: &Response<'_>, sink: &mut ItemSink<'_>) {
-    if let Some(kinds) = message.content_kinds().filter(|kinds| !kinds.is_empty()) {
-        let standing =
-            |kind: &Cow<'_, str>| kind.starts_with("environments.") || kind.contains("instructions");
-        if message.role.as_deref() == Some("user") && !kinds.iter().any(standing) {
-            sink(time, notice_by_kind(&kinds[0], &message.content));
-        }
-        return;
-    }
+pub fn client_items<'m>(message: &'m Response<'_>) -> Vec<Item<'m>> {
     if message.role.as_deref() != Some("user") {
-        return;
+        return Vec::new();
     }
-    let is_standing = |part: &&Part<'_>| {
-        let text = part.text.as_deref().unwrap_or("").trim_start();
-        STANDING.iter().any(|mark| text.starts_with(mark))
-    };
-    let shown = message.content.iter().filter(|part| !is_standing(part) && !is_frame(part));
+    if let Some(kinds) = recorded_kinds(message) {
+        return notice_by_kind(kinds, &message.content).into_iter().collect();
+    }
+    let shown = message.content.iter().filter(|part| !is_standing(part.trimmed()) && !is_frame(part));
     let texts: Vec<&str> = shown.filter_map(|part| part.text.as_deref()).collect();
-    if let Some(first) = texts.first() {
-        sink(time, Item::Notice { kind: name_of(first), text: texts.concat().into() });
-    }
-    pictures(time, &message.content, sink);
+    let notice =
+        texts.first().map(|first| Item::Notice { kind: name_of(first), text: texts.concat().into() });
+    notice.into_iter().chain(pictures(&message.content)).collect()
 }
 
-fn notice_by_kind<'m>(kind: &str, parts: &'m [Part<'_>]) -> Item<'m> {
+fn recorded_kinds<'m>(message: &'m Response<'_>) -> Option<&'m [Cow<'m, str>]> {
+    message.content_kinds().filter(|kinds| !kinds.is_empty())
+}
+
+/// Whether a text of the client's is one of those that it tells in every session.
+fn is_standing(text: &str) -> bool {
+    STANDING.iter().any(|mark| text.starts_with(mark))
+}
+
+/// A message of the client's with these recorded kinds, unless it tells one of them in every session.
+fn notice_by_kind<'m>(kinds: &[Cow<'_, str>], parts: &'m [Part<'_>]) -> Option<Item<'m>> {
+    let standing = |kind: &Cow<'_, str>| kind.starts_with("environments.") || kind.contains("instructions");
+    let first = kinds.first().filter(|_| !kinds.iter().any(standing))?;
     // `generic.turn_aborted`, `compaction.summary`: for people to read.
-    let kind = kind.strip_prefix("generic.").unwrap_or(kind).replace(['.', '_'], " ");
-    Item::Notice { kind: kind.into(), text: text_of(parts) }
+    let kind = first.strip_prefix("generic.").unwrap_or(first).replace(['.', '_'], " ");
+    Some(Item::Notice { kind: kind.into(), text: text_of(parts) })
 }
 
 /// `turn aborted` of a text that begins with `<turn_aborted>`.
@@ -225,26 +218,24 @@ fn name_of(text: &str) -> Cow<'static, str> {
 }
 
 /// One entry of the model's history that the client put in, whatever it is.
-pub fn model_notice(time: Option<Timestamp>, message: &Response<'_>, sink: &mut ItemSink<'_>) {
+pub fn model_notice<'m>(message: &'m Response<'_>) -> Vec<Item<'m>> {
     let role = message.role.as_deref().unwrap_or_default();
-    let kinds = message.content_kinds().filter(|kinds| !kinds.is_empty());
-    let standing = |kind: &Cow<'_, str>| kind.starts_with("environments.") || kind.contains("instructions");
-    let first = message.content.first().and_then(|part| part.text.as_deref()).unwrap_or("").trim_start();
-    let item = match (role, kinds) {
-        ("user", Some(kinds)) if !kinds.iter().any(standing) => notice_by_kind(&kinds[0], &message.content),
-        ("user", None) if !STANDING.iter().any(|mark| first.starts_with(mark)) => {
+    let first = message.content.first().map_or("", Part::trimmed);
+    let by_kind = recorded_kinds(message).map(|kinds| notice_by_kind(kinds, &message.content));
+    let item = match (role, by_kind) {
+        ("user", Some(Some(notice))) => notice,
+        ("user", None) if !is_standing(first) => {
             Item::Notice { kind: name_of(first), text: text_of(&message.content) }
         }
-        ("user", _) => Item::Notice { kind: "context".into(), text: text_of(&message.content) },
-        (role, _) => Item::Notice { kind: role.to_owned().into(), text: text_of(&message.content) },
+        (role, _) => {
+            let kind = if role == "user" { "context" } else { role };
+            Item::Notice { kind: kind.into(), text: text_of(&message.content) }
+        }
     };
-    sink(time, item);
-    pictures(time, &message.content, sink);
+    std::iter::once(item).chain(pictures(&message.content)).collect()
 }
 
 /// The pictures among these parts, one line each.
-pub fn pictures(time: Option<Timestamp>, parts: &[Part<'_>], sink: &mut ItemSink<'_>) {
-    for url in parts.iter().filter_map(|part| part.image_url.as_deref()) {
-        sink(time, blob(url));
-    }
+pub fn pictures<'m>(parts: &'m [Part<'_>]) -> impl Iterator<Item = Item<'m>> {
+    parts.iter().filter_map(|part| part.image_url.as_deref()).map(|url| -> Item<'m> { blob(url) })
 }

@@ -15,17 +15,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::items::Reader;
 use super::line::{At, Content, Held};
-use super::open_turn::{Open, User, Waiting, measured, steer_is_longer};
+use super::open_turn::{Open, User, Waiting, length_of, measured, steer_is_longer};
 use super::pass::{End, TurnAt};
 use super::records::{Body, Event, Line as Record, Response};
 use super::voice::{self, Author, Evidence, Words};
-use crate::render;
-use crate::session::{Item, Turn, TurnDetail, TurnStatus};
+use crate::session::{Turn, TurnDetail, TurnStatus};
 
 /// How many lines, and bytes behind the first of them, may stand between a message and the event that tells of it.
 const HELD_LINES: usize = 32;
@@ -243,11 +241,7 @@ impl Walk {
             self.put_held(&first);
             // Up to the next one that a turn could begin with.
             while let Some(next) = self.held.pop_front() {
-                let could = next.with(|_, content| match content {
-                    Some(Content { body: Body::Response(response), .. }) => self.could_begin_with(response),
-                    _ => false,
-                });
-                if could {
+                if next.is_response(|response| self.could_begin_with(response)) {
                     self.held.push_front(next);
                     break;
                 }
@@ -276,29 +270,25 @@ impl Walk {
     fn put(&mut self, at: &At<'_>, content: Option<Content<'_>>) {
         let Some(open) = self.turns.last_mut().filter(|_| !self.closed) else { return };
         open.at.turn.span.end = at.end;
-        let Some(Content { record, json, body }) = content else { return };
-        let time = record.time();
-        open.at.turn.last = time.or(open.at.turn.last);
-        if let Body::Response(response) = body {
+        let Some(content) = content else { return };
+        open.at.turn.last = content.record.time().or(open.at.turn.last);
+        if let Body::Response(response) = content.body {
             if voice::may_be_users(response) {
-                return self.message(at.start, time, response);
+                return self.message(at.start, response);
             }
             open.call(response);
         }
-        if self.rules.measure {
-            let mut length = render::Length::default();
-            open.reader.line(record, json, body, &mut |_, item: Item<'_>| render::item(&item, &mut length));
-            open.length += length.0;
-        }
+        let reader = &mut open.reader;
+        open.length += measured(self.rules, |sink| reader.line(content, sink));
     }
 
     /// A message that may be the user's, in the last turn.
-    fn message(&mut self, at: u64, time: Option<Timestamp>, response: &Response<'_>) {
+    fn message(&mut self, at: u64, response: &Response<'_>) {
         let (rules, marks) = (self.rules, self.rules.evidence == Evidence::Marks);
         let author = voice::author(response);
         self.heard |= author == Author::User && !marks;
         let Some(open) = self.turns.last_mut() else { return };
-        let pictures = measured(rules, |sink| voice::pictures(time, &response.content, sink));
+        let pictures = length_of(rules, || voice::pictures(&response.content));
         let words = Words::of(response);
         if let Some(met) = open.unmet.iter().position(|key| words.say(*key)) {
             open.unmet.remove(met);
@@ -317,7 +307,7 @@ impl Walk {
             words,
             own: users.then(|| voice::own_text(response).into_owned()),
             pictures,
-            notice: measured(rules, |sink| voice::client_items(time, response, sink)),
+            notice: length_of(rules, || voice::client_items(response)),
         };
         open.waiting.push(waiting);
         if marks {
@@ -358,12 +348,7 @@ impl Walk {
 
     /// Begins an implicit turn at the last of the held lines that is such a message, else here.
     fn begin_with(&mut self, at: &At<'_>, line: Content<'_>, is_such: impl Fn(&Response<'_>) -> bool) {
-        let first = self.held.iter().rposition(|held| {
-            held.with(|_, content| match content {
-                Some(Content { body: Body::Response(response), .. }) => is_such(response),
-                _ => false,
-            })
-        });
+        let first = self.held.iter().rposition(|held| held.is_response(&is_such));
         let implicit = Current::Implicit { bare: false };
         let Some(first) = first else {
             self.release();

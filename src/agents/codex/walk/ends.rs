@@ -4,8 +4,8 @@ use jiff::Timestamp;
 
 use super::{Current, TakenBack, Walk};
 use crate::agents::codex::line::At;
-use crate::render;
-use crate::session::{Item, TurnStatus};
+use crate::agents::codex::open_turn::measured;
+use crate::session::TurnStatus;
 
 impl Walk {
     /// A turn's end: of the turn with this id, else of the one that is open.
@@ -88,10 +88,6 @@ impl Walk {
         self.settle();
         let Some(open) = self.turns.last_mut() else { return };
         let mut reader = std::mem::take(&mut open.reader);
-        if self.rules.measure {
-            let mut length = render::Length::default();
-            reader.finish(&mut |_, item: Item<'_>| render::item(&item, &mut length));
-            open.length += length.0;
-        }
+        open.length += measured(self.rules, |sink| reader.finish(sink));
     }
 }
