@@ -3,7 +3,7 @@
 //! A file may begin where another one stops (`history_base`): the client's reverts and its forks of
 //! paginated threads do. What is in no file any more is damage and named as such.
 
-use std::collections::BTreeMap;
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use super::heads::{self, Head, NoMeta};
@@ -39,31 +39,23 @@ impl Lineage {
     pub fn of(store: &StoreDir, current: Rollout) -> Result<Lineage> {
         let head = Arc::new(heads::read(store, &current.file)?);
         let mut segments = vec![Segment { rollout: current, head, end: None }];
-        let mut known: Option<BTreeMap<String, Rollout>> = None;
+        let known = LazyCell::new(|| rollouts(store));
         let mut broken = None;
-        while let Some(base) = base_of(&segments[segments.len() - 1]) {
-            let from = &segments[segments.len() - 1].rollout;
-            if known.is_none() {
-                known = Some(rollouts(store));
-            }
-            let found = known.as_ref().and_then(|all| all.get(&base.thread_id));
+        while let Some(base) = segments[segments.len() - 1].base().cloned() {
+            let found = known.get(&base.thread_id);
             let circle = segments.iter().any(|segment| segment.rollout.id == base.thread_id);
             let what = match found {
-                None => {
-                    Some(format!("the rollout {} that this history continues is not there", base.thread_id))
+                Some(_) if circle => format!("the history leads back to {} in a circle", base.thread_id),
+                Some(_) if segments.len() >= LONGEST => "the chain of rollouts is too long".to_owned(),
+                Some(rollout) => {
+                    let head = Arc::new(heads::read(store, &rollout.file)?);
+                    segments.push(Segment { rollout: rollout.clone(), head, end: Some(base) });
+                    continue;
                 }
-                Some(_) if circle => {
-                    Some(format!("the history leads back to {} in a circle", base.thread_id))
-                }
-                Some(_) if segments.len() >= LONGEST => Some("the chain of rollouts is too long".to_owned()),
-                Some(_) => None,
+                None => format!("the rollout {} that this history continues is not there", base.thread_id),
             };
-            let (Some(rollout), None) = (found, &what) else {
-                broken = what.map(|what| lost(from, &what));
-                break;
-            };
-            let head = Arc::new(heads::read(store, &rollout.file)?);
-            segments.push(Segment { rollout: rollout.clone(), head, end: Some(base) });
+            broken = Some(lost(&segments[segments.len() - 1].rollout, &what));
+            break;
         }
         segments.reverse();
         Ok(Lineage { segments, broken })
@@ -72,26 +64,39 @@ impl Lineage {
 
 /// A piece of the history is gone; told at the line that refers to it.
 pub fn lost(from: &Rollout, what: &str) -> Damage {
-    Damage {
-        file: from.file.display().to_string(),
-        line: 1,
-        byte: 0,
-        class: DamageClass::DanglingParent,
-        message: format!("{what}; Codex cannot resume such a thread"),
+    let message = format!("{what}; Codex cannot resume such a thread");
+    at_first_line(from, DamageClass::DanglingParent, message)
+}
+
+fn at_first_line(rollout: &Rollout, class: DamageClass, message: String) -> Damage {
+    Damage { file: rollout.file.display().to_string(), line: 1, byte: 0, class, message }
+}
+
+impl Segment {
+    fn base(&self) -> Option<&HistoryBase> {
+        self.head.meta.as_ref().ok()?.history_base.as_ref()
     }
-}
 
-fn base_of(segment: &Segment) -> Option<HistoryBase> {
-    segment.head.meta.as_ref().ok()?.history_base.clone()
-}
-
-/// What is wrong with a first line.
-pub fn first_record(rollout: &Rollout, what: NoMeta) -> Option<Damage> {
-    let NoMeta::Damaged(class) = what else { return None };
-    let says = match class {
-        DamageClass::Bom => "the file begins with a byte order mark",
-        _ => "the first line is not the session's own record (session_meta)",
-    };
-    let message = format!("{says}; Codex does not list or resume such a file");
-    Some(Damage { file: rollout.file.display().to_string(), line: 1, byte: 0, class, message })
+    /// What is wrong with the first line.
+    pub fn first_line_damage(&self) -> Option<Damage> {
+        let thread = &self.rollout.thread;
+        let (class, message) = match &self.head.meta {
+            Ok(meta) if meta.id != *thread => (
+                DamageClass::FirstRecord,
+                format!(
+                    "the file's name says thread {thread}, its first line {}; Codex does not resume such a thread",
+                    meta.id
+                ),
+            ),
+            Err(NoMeta::Damaged(class)) => {
+                let says = match class {
+                    DamageClass::Bom => "the file begins with a byte order mark",
+                    _ => "the first line is not the session's own record (session_meta)",
+                };
+                (*class, format!("{says}; Codex does not list or resume such a file"))
+            }
+            _ => return None,
+        };
+        Some(at_first_line(&self.rollout, class, message))
+    }
 }

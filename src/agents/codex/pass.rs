@@ -48,10 +48,11 @@ pub struct End {
     pub ordinal: Option<u64>,
 }
 
-/// What a pass has found.
+/// What was found in one file, or in several of a history.
+#[derive(Default)]
 pub struct Found {
     pub turns: Vec<TurnAt>,
-    pub part: Part,
+    pub parts: Vec<Part>,
     pub damages: Vec<Damage>,
     /// How many of `turns` end before the first damage, if there is one.
     pub sound: Option<u32>,
@@ -62,6 +63,23 @@ pub struct Found {
     /// The last name that was given.
     pub name: Option<ThreadName>,
     pub last_ordinal: Option<u64>,
+}
+
+impl Found {
+    /// Adds what the next file of the thread's history holds.
+    pub fn add(&mut self, next: Found, thread: &str) {
+        if let (None, Some(sound)) = (self.sound, next.sound) {
+            self.sound = Some(self.turns.len() as u32 + sound);
+            self.sound_end = next.sound_end.filter(|_| sound > 0);
+        }
+        self.turns.extend(next.turns);
+        self.parts.extend(next.parts);
+        self.damages.extend(next.damages);
+        self.notes.extend(next.notes);
+        self.model = next.model.or(self.model.take());
+        self.name = next.name.filter(|given| given.is_of(thread)).or(self.name.take());
+        self.last_ordinal = next.last_ordinal;
+    }
 }
 
 /// What decides, besides a file's bytes, what is found in it.
@@ -78,11 +96,17 @@ pub struct Basis {
 }
 
 impl Basis {
-    pub fn of(segment: &Segment, part_number: usize, first_turn: u32, last_ordinal: Option<u64>) -> Basis {
+    /// `before`: what the files before it hold.
+    pub fn of(segment: &Segment, before: &Found) -> Basis {
         let is = |mode: Mode| segment.head.meta.as_ref().is_ok_and(|meta| meta.mode() == mode);
-        let until = segment.end.as_ref().map_or(u64::MAX, |base| base.end_byte_offset);
-        let (paginated, first_format) = (is(Mode::Paginated), is(Mode::First));
-        Basis { part_number, first_turn, until, paginated, first_format, last_ordinal }
+        Basis {
+            part_number: before.parts.len(),
+            first_turn: before.turns.len() as u32,
+            until: segment.end.as_ref().map_or(u64::MAX, |base| base.end_byte_offset),
+            paginated: is(Mode::Paginated),
+            first_format: is(Mode::First),
+            last_ordinal: before.last_ordinal,
+        }
     }
 }
 
@@ -150,12 +174,10 @@ impl Pass {
         };
         let json = record.as_ref().map(|record| readable(record.payload.get()));
         let parsed = record.as_ref().zip(json.as_deref());
-        let parsed = parsed.map(|(record, json)| (record, json, Body::parse(&record.kind, json)));
-        let (content, twice) = match &parsed {
-            Some((record, json, Ok(body))) => (Some(Content { record, json, body }), false),
-            Some((_, _, Err(_))) => (None, true),
-            None => (None, false),
-        };
+        let body = parsed.map(|(record, json)| Body::parse(&record.kind, json));
+        let twice = matches!(body, Some(Err(_)));
+        let body = body.and_then(Result::ok);
+        let content = parsed.zip(body.as_ref()).map(|((record, json), body)| Content { record, json, body });
         match content {
             Some(_) => self.inspector.record(line),
             None => {
@@ -246,7 +268,8 @@ impl Pass {
         }
     }
 
-    pub fn finish(mut self) -> Found {
+    /// What was found, and the file as a part of the history.
+    pub fn finish(mut self) -> (Found, Part) {
         if let Some((line, _)) = self.unnumbered
             && let Some(damage) = self.ordinal_damages.iter_mut().find(|damage| damage.line == line)
         {
@@ -274,9 +297,9 @@ impl Pass {
         let mut damages = self.inspector.finish();
         damages.append(&mut self.ordinal_damages);
         damages.sort_by_key(|damage| damage.line);
-        Found {
+        let found = Found {
             turns: walk.turns.into_iter().map(|open| open.at).collect(),
-            part: self.part,
+            parts: Vec::new(),
             damages,
             sound: walk.sound,
             sound_end: walk.sound_end,
@@ -284,7 +307,8 @@ impl Pass {
             model: self.model,
             name: self.given,
             last_ordinal: self.last_ordinal,
-        }
+        };
+        (found, self.part)
     }
 }
 

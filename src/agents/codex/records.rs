@@ -190,6 +190,11 @@ pub struct Event<'a> {
 }
 
 impl Event<'_> {
+    /// What the model said, in the events that tell that.
+    pub fn words(&self) -> Option<&str> {
+        self.message.as_deref().or(self.text.as_deref())
+    }
+
     /// A turn that ended with an error says so in its end record.
     pub fn failed(&self) -> bool {
         self.error.is_some_and(|error| error.get() != "null")

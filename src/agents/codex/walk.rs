@@ -30,17 +30,8 @@ const HELD_LINES: usize = 32;
 const HELD_BYTES: usize = 1 << 20;
 
 /// Events that the client shows. Where no turn is open, one begins with them.
-const SHOWN: [&str; 9] = [
-    "agent_message",
-    "agent_reasoning",
-    "agent_reasoning_raw_content",
-    "web_search_end",
-    "mcp_tool_call_end",
-    "image_generation_end",
-    "context_compacted",
-    "entered_review_mode",
-    "exited_review_mode",
-];
+const SHOWN: &str = "agent_message agent_reasoning agent_reasoning_raw_content web_search_end mcp_tool_call_end \
+                     image_generation_end context_compacted entered_review_mode exited_review_mode";
 
 /// What a walk goes by, besides the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +88,6 @@ pub struct Walk {
     /// A turn began explicitly.
     explicit: bool,
     held: VecDeque<Held>,
-    /// The first turn with an id, by the id's hash.
-    by_id: HashMap<u64, usize>,
     /// The turns in which the user speaks, in order.
     spoken: Vec<usize>,
     /// Records tell whose words are whose, here or in general.
@@ -129,7 +118,6 @@ impl Walk {
             current: Current::None,
             explicit: false,
             held: VecDeque::new(),
-            by_id: HashMap::new(),
             spoken: Vec::new(),
             heard: false,
             answered: false,
@@ -181,7 +169,12 @@ impl Walk {
             Body::Response(response) => {
                 self.answered |= voice::author(response) == Author::Assistant;
                 if self.rules.evidence == Evidence::Marks {
-                    self.by_marks(at, line, response);
+                    // The message itself begins the turn, unless turns begin explicitly.
+                    let implicit = !self.explicit && !self.rules.paginated;
+                    if implicit && voice::may_be_users(response) && self.is_users(response) {
+                        self.begin(at, line.record, Current::Implicit { bare: false }, None);
+                    }
+                    self.put(at, Some(line));
                 } else if self.held.is_empty() && self.could_begin_with(response) {
                     self.hold(at);
                 } else {
@@ -284,9 +277,9 @@ impl Walk {
 
     /// A message that may be the user's, in the last turn.
     fn message(&mut self, at: u64, response: &Response<'_>) {
-        let (rules, marks) = (self.rules, self.rules.evidence == Evidence::Marks);
-        let author = voice::author(response);
-        self.heard |= author == Author::User && !marks;
+        let rules = self.rules;
+        let users = self.is_users(response);
+        self.heard |= users;
         let Some(open) = self.turns.last_mut() else { return };
         let pictures = length_of(rules, || voice::pictures(&response.content));
         let words = Words::of(response);
@@ -298,33 +291,23 @@ impl Walk {
             }
             return;
         }
-        let users = match marks {
-            true => voice::is_users_by_marks(response),
-            false => author == Author::User,
-        };
-        let waiting = Waiting {
+        open.waiting.push(Waiting {
             before: User { at, length: open.length, reader: open.reader.clone() },
             words,
             own: users.then(|| voice::own_text(response).into_owned()),
             pictures,
             notice: length_of(rules, || voice::client_items(response)),
-        };
-        open.waiting.push(waiting);
-        if marks {
+        });
+        if rules.evidence == Evidence::Marks {
             self.settle();
         }
     }
 
-    /// Where nothing but marks tells: the message itself begins the turn, unless turns begin explicitly.
-    fn by_marks(&mut self, at: &At<'_>, line: Content<'_>, response: &Response<'_>) {
-        let begins = !self.explicit
-            && !self.rules.paginated
-            && voice::may_be_users(response)
-            && voice::is_users_by_marks(response);
-        if begins {
-            self.begin(at, line.record, Current::Implicit { bare: false }, None);
+    fn is_users(&self, message: &Response<'_>) -> bool {
+        match self.rules.evidence {
+            Evidence::Records => voice::author(message) == Author::User,
+            Evidence::Marks => voice::is_users_by_marks(message),
         }
-        self.put(at, Some(line));
     }
 
     /// An event tells the user's words.
@@ -405,12 +388,8 @@ impl Walk {
             "task_complete" | "turn_complete" => {
                 self.release();
                 self.put(at, Some(line));
-                let failed = event.failed();
-                self.ends(
-                    id,
-                    line.record.time(),
-                    if failed { TurnStatus::Failed } else { TurnStatus::Complete },
-                );
+                let status = if event.failed() { TurnStatus::Failed } else { TurnStatus::Complete };
+                self.ends(id, line.record.time(), status);
             }
             "turn_aborted" => {
                 self.release();
@@ -422,10 +401,13 @@ impl Walk {
                 self.put(at, Some(line));
                 self.rolled_back(at, line.record.time(), event.num_turns.unwrap_or(0));
             }
-            kind if !self.rules.paginated && SHOWN.contains(&kind) && !is_empty(event) => {
+            kind if !self.rules.paginated
+                && SHOWN.split(' ').any(|shown| shown == kind)
+                && !is_empty(event) =>
+            {
                 match &mut self.current {
                     Current::None if self.rules.evidence == Evidence::Records => {
-                        let text = event.message.as_deref().or(event.text.as_deref()).map(voice::key);
+                        let text = event.words().map(voice::key);
                         let call = event.call_id.as_deref();
                         self.begin_with(at, line, |response| {
                             text.is_some_and(|text| Words::of(response).say(text) || thinks(response, text))
@@ -451,13 +433,6 @@ impl Walk {
         self.current = current;
         let n = self.first_turn + self.turns.len() as u32;
         let explicit = current == Current::Explicit;
-        if let Some(id) = id {
-            let turns = &self.turns;
-            let known = self.by_id.get(&id).and_then(|at| turns.get(*at));
-            if known.is_none_or(|open| open.id != Some(id)) {
-                self.by_id.insert(id, self.turns.len());
-            }
-        }
         let turn = Turn {
             n,
             prompt: None,
@@ -512,13 +487,11 @@ impl Walk {
 
 /// An event of the model's words without a word.
 fn is_empty(event: &Event<'_>) -> bool {
-    let words = event.kind.starts_with("agent_");
-    words && event.message.as_deref().or(event.text.as_deref()).unwrap_or("").is_empty()
+    event.kind.starts_with("agent_") && event.words().unwrap_or("").is_empty()
 }
 
 /// Whether a record of the model's thinking has a part with this text.
 fn thinks(response: &Response<'_>, key: u128) -> bool {
-    let mut parts = response.summary.iter().chain(&response.content);
-    response.kind == "reasoning"
-        && parts.any(|part| part.text.as_deref().is_some_and(|text| voice::key(text) == key))
+    let mut parts = response.summary.iter().chain(&response.content).filter_map(|part| part.text.as_deref());
+    response.kind == "reasoning" && parts.any(|text| voice::key(text) == key)
 }
