@@ -15,6 +15,8 @@ use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
 
 /// Deepest nesting that the client reads; it skips deeper lines.
 const DEPTH: usize = 127;
+/// Damages of ordinals that are told, of one file.
+const MOST_ORDINALS: usize = 100;
 
 /// A turn with its place.
 #[derive(Clone)]
@@ -49,7 +51,7 @@ pub struct End {
 }
 
 /// What was found in one file, or in several of a history.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Found {
     pub turns: Vec<TurnAt>,
     pub parts: Vec<Part>,
@@ -112,29 +114,21 @@ impl Basis {
 
 #[derive(Clone)]
 pub struct Pass {
-    name: String,
     basis: Basis,
     inspector: Inspector,
     /// What is found where records tell the user's words, and, for as long as none did, where only marks tell.
     by_records: Walk,
     by_marks: Option<Walk>,
     part: Part,
-    ordinal_damages: Vec<Damage>,
-    is_damaged: bool,
-    model: Option<String>,
-    given: Option<ThreadName>,
-    /// The number that the line being read should have.
-    ordinal_before: Option<u64>,
-    /// Number and line of the last numbered line.
-    last_ordinal: Option<u64>,
-    last_numbered: u64,
-    /// The last record has no number: line and byte.
-    unnumbered: Option<(u64, u64)>,
+    /// What is found besides turns; of damages those of ordinals.
+    found: Found,
+    /// The last line with an ordinal, and the last record's line if it has none.
+    numbered: u64,
+    unnumbered: Option<u64>,
 }
 
 impl Pass {
     pub fn new(file: &Arc<Path>, basis: Basis) -> Pass {
-        let name = file.display().to_string();
         let is_record = match basis.first_format {
             true => |bytes: &[u8]| first_format::record(bytes).is_some(),
             false => |bytes: &[u8]| Record::parse(bytes).is_some(),
@@ -144,19 +138,13 @@ impl Pass {
             Walk::new(rules, file, basis.part_number, basis.first_turn)
         };
         Pass {
-            inspector: Inspector::new(name.clone(), Format { is_record, agent: client }),
-            name,
+            inspector: Inspector::new(file.display().to_string(), Format { is_record, agent: client }),
             basis,
             by_records: walk(Evidence::Records),
             by_marks: Some(walk(Evidence::Marks)),
             part: Part { file: file.clone(), lines: 0, bytes: 0, next_ordinal: None },
-            ordinal_damages: Vec::new(),
-            is_damaged: false,
-            model: None,
-            given: None,
-            ordinal_before: None,
-            last_ordinal: basis.last_ordinal,
-            last_numbered: 0,
+            found: Found { last_ordinal: basis.last_ordinal, ..Found::default() },
+            numbered: 0,
             unnumbered: None,
         }
     }
@@ -165,7 +153,7 @@ impl Pass {
         if line.start >= self.basis.until {
             return;
         }
-        self.ordinal_before = self.part.next_ordinal;
+        let ordinal = self.part.next_ordinal;
         let deep = is_deeper(line.bytes, DEPTH);
         let record = match self.basis.first_format {
             _ if line.nuls > 0 || deep => None,
@@ -192,17 +180,20 @@ impl Pass {
         if let Some(content) = &content {
             self.check_ordinal(line, content.record);
         }
-        if !self.is_damaged && (self.inspector.first_line().is_some() || !self.ordinal_damages.is_empty()) {
-            self.is_damaged = true;
-            self.damage_begins(line);
+        let is_damaged = self.inspector.first_line().is_some() || !self.found.damages.is_empty();
+        if is_damaged && self.by_records.sound.is_none() {
+            let (part, lines, bytes) = (self.basis.part_number, line.number - 1, line.start);
+            for walk in [Some(&mut self.by_records), self.by_marks.as_mut()].into_iter().flatten() {
+                walk.damage_begins(End { part, lines, bytes, ordinal });
+            }
         }
         if let Some(Content { body: Body::Context(TurnContext { model: Some(model) }), .. }) = content {
-            self.model = Some(model.clone().into_owned());
+            self.found.model = Some(model.clone().into_owned());
         }
         if let Some(Content { record, body: Body::Event(event, _), .. }) = &content
             && event.kind == "thread_name_updated"
         {
-            self.given = record.payload().or(self.given.take());
+            self.found.name = record.payload().or(self.found.name.take());
         }
         // A last line without a newline counts if it is a whole record.
         if line.terminated || content.is_some() {
@@ -220,58 +211,38 @@ impl Pass {
         }
     }
 
-    fn damage_begins(&mut self, line: &Line<'_>) {
-        let (part, lines, bytes) = (self.basis.part_number, line.number - 1, line.start);
-        let end = End { part, lines, bytes, ordinal: self.ordinal_before };
-        self.by_records.damage_begins(end);
-        if let Some(walk) = &mut self.by_marks {
-            walk.damage_begins(end);
-        }
-    }
-
     /// Numbers must be there and grow, in paginated files; gaps are fine, legacy files have none.
     fn check_ordinal(&mut self, line: &Line<'_>, record: &Record<'_>) {
         if !self.basis.paginated {
             return;
         }
-        let Some(ordinal) = record.ordinal else {
-            self.unnumbered = Some((line.number, line.start));
-            let message = match self.last_numbered {
-                0 => "the line has no ordinal".to_owned(),
-                last => format!("the line has no ordinal, line {last} before it has one"),
-            };
-            self.bad_ordinal(line.number, line.start, message);
-            return;
+        let (last, numbered) = (self.found.last_ordinal, self.numbered);
+        let what = match (record.ordinal, last) {
+            (None, _) if numbered == 0 => Some("the line has no ordinal".to_owned()),
+            (None, _) => Some(format!("the line has no ordinal, line {numbered} before it has one")),
+            (Some(ordinal), Some(last)) if ordinal <= last && self.part.lines > 0 => Some(match numbered {
+                0 => format!("ordinal {ordinal} does not follow {last} of the rollout before it"),
+                _ => format!("ordinal {ordinal} does not follow {last} of line {numbered}"),
+            }),
+            _ => None,
         };
-        self.unnumbered = None;
-        if self.last_ordinal.is_some_and(|last| ordinal <= last) && self.part.lines > 0 {
-            let last = self.last_ordinal.unwrap_or_default();
-            let before = match self.last_numbered {
-                0 => "the rollout before it".to_owned(),
-                number => format!("line {number}"),
-            };
-            let message = format!("ordinal {ordinal} does not follow {last} of {before}");
-            self.bad_ordinal(line.number, line.start, message);
-        }
-        self.last_ordinal = Some(ordinal);
-        self.last_numbered = line.number;
-        self.part.next_ordinal = Some(ordinal + 1);
-    }
-
-    fn bad_ordinal(&mut self, line: u64, byte: u64, what: String) {
         // A file that restarts its numbers has one bad place, not thousands.
-        const KEPT: usize = 100;
-        if self.ordinal_damages.len() < KEPT {
+        if let Some(what) = what.filter(|_| self.found.damages.len() < MOST_ORDINALS) {
             let message = format!("{what}; Codex's turn list silently loses such turns");
-            let (file, class) = (self.name.clone(), DamageClass::Ordinal);
-            self.ordinal_damages.push(Damage { file, line, byte, class, message });
+            let (file, class) = (self.part.file.display().to_string(), DamageClass::Ordinal);
+            self.found.damages.push(Damage { file, line: line.number, byte: line.start, class, message });
+        }
+        self.unnumbered = record.ordinal.is_none().then_some(line.number);
+        if let Some(ordinal) = record.ordinal {
+            (self.found.last_ordinal, self.numbered) = (Some(ordinal), line.number);
+            self.part.next_ordinal = Some(ordinal + 1);
         }
     }
 
     /// What was found, and the file as a part of the history.
     pub fn finish(mut self) -> (Found, Part) {
-        if let Some((line, _)) = self.unnumbered
-            && let Some(damage) = self.ordinal_damages.iter_mut().find(|damage| damage.line == line)
+        if let Some(line) = self.unnumbered
+            && let Some(damage) = self.found.damages.iter_mut().find(|damage| damage.line == line)
         {
             damage.message = "the last line has no ordinal; Codex refuses to resume such a thread".into();
         }
@@ -295,19 +266,11 @@ impl Pass {
         let unanswered = walk.turns.iter().filter(|open| !open.calls.is_empty());
         notes.extend(unanswered.map(|open| open_calls(open.at.turn.n, does)));
         let mut damages = self.inspector.finish();
-        damages.append(&mut self.ordinal_damages);
+        damages.append(&mut self.found.damages);
         damages.sort_by_key(|damage| damage.line);
-        let found = Found {
-            turns: walk.turns.into_iter().map(|open| open.at).collect(),
-            parts: Vec::new(),
-            damages,
-            sound: walk.sound,
-            sound_end: walk.sound_end,
-            notes,
-            model: self.model,
-            name: self.given,
-            last_ordinal: self.last_ordinal,
-        };
+        let turns = walk.turns.into_iter().map(|open| open.at).collect();
+        let found =
+            Found { turns, damages, sound: walk.sound, sound_end: walk.sound_end, notes, ..self.found };
         (found, self.part)
     }
 }

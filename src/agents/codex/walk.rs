@@ -385,21 +385,16 @@ impl Walk {
                 self.explicit = true;
                 self.put(at, Some(line));
             }
-            "task_complete" | "turn_complete" => {
+            "task_complete" | "turn_complete" | "turn_aborted" | "thread_rolled_back" => {
                 self.release();
                 self.put(at, Some(line));
-                let status = if event.failed() { TurnStatus::Failed } else { TurnStatus::Complete };
-                self.ends(id, line.record.time(), status);
-            }
-            "turn_aborted" => {
-                self.release();
-                self.put(at, Some(line));
-                self.ends(id, line.record.time(), TurnStatus::Interrupted);
-            }
-            "thread_rolled_back" => {
-                self.release();
-                self.put(at, Some(line));
-                self.rolled_back(at, line.record.time(), event.num_turns.unwrap_or(0));
+                let time = line.record.time();
+                match &*event.kind {
+                    "thread_rolled_back" => self.rolled_back(at, time, event.num_turns.unwrap_or(0)),
+                    "turn_aborted" => self.ends(id, time, TurnStatus::Interrupted),
+                    _ if event.failed() => self.ends(id, time, TurnStatus::Failed),
+                    _ => self.ends(id, time, TurnStatus::Complete),
+                }
             }
             kind if !self.rules.paginated
                 && SHOWN.split(' ').any(|shown| shown == kind)
