@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// A JSON object whose values stay as they are spelled and whose order stays; of equal keys the first counts.
@@ -66,6 +67,30 @@ impl Object {
         let fields = self.fields().map(|(key, value)| format!("{}:{value}", serde_json::Value::from(key)));
         format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
     }
+}
+
+/// Gives the elements of a list to `each`, one at a time.
+///
+/// # Errors
+/// Why it is no list, or an element no `T`; those before it were given.
+pub(super) fn each_of<'a, T: Deserialize<'a>>(
+    list: &'a RawValue,
+    each: impl FnMut(T),
+) -> Result<(), serde_json::Error> {
+    struct Elements<T, F>(F, PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Elements<T, F> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+            while let Some(element) = list.next_element()? {
+                (self.0)(element);
+            }
+            Ok(())
+        }
+    }
+    serde_json::Deserializer::from_str(list.get()).deserialize_seq(Elements(each, PhantomData))
 }
 
 /// JSON whose strings serde_json reads as text: an escaped lone surrogate, which no text can hold, becomes U+FFFD.

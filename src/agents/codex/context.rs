@@ -77,7 +77,7 @@ struct Model {
     /// A compaction replaced all that came before the file.
     compacted: bool,
     /// User messages that were taken back and are not in this file.
-    beyond: usize,
+    beyond: u64,
     /// Records tell whose words are whose.
     heard: bool,
     /// The model said something (or the file is of the format in which only marks tell).
@@ -96,17 +96,19 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
     let gone = || Refusal::Changed { what: session.key.absolute().display().to_string() };
     let store = StoreDir::open(root)?.ok_or_else(gone)?;
     let current = session.files.first().and_then(|file| Rollout::named(file)).ok_or_else(gone)?;
-    let mut entries: Vec<Entry> = Vec::new();
-    let (mut heard, mut answered, mut said) = (false, false, HashSet::new());
+    let mut model = Model::default();
     for segment in Lineage::of(&store, current)?.segments {
-        answered |= segment.head.meta.as_ref().is_ok_and(|meta| meta.first_format);
+        let mut before = std::mem::take(&mut model);
+        before.answered |= segment.head.meta.as_ref().is_ok_and(|meta| meta.first_format);
         let file = segment.rollout.file;
         let opened = store.file(&file)?.ok_or_else(gone)?;
         let until = segment.end.map_or(u64::MAX, |base| base.end_byte_offset);
-        let earlier = std::mem::take(&mut entries);
         // The entries before this file are put in front once the file is read to its end.
-        let start = || Model { heard, answered, said: said.clone(), ..Model::default() };
-        let (model, _) = transcript::scan(&opened, &root.join(&file), start, |model, line| {
+        let start = || {
+            let Model { heard, answered, ref said, .. } = before;
+            Model { heard, answered, said: said.clone(), ..Model::default() }
+        };
+        (model, _) = transcript::scan(&opened, &root.join(&file), start, |model, line| {
             if line.start < until {
                 let range = line.start..line.start + line.bytes.len() as u64;
                 lines::read(line.bytes, |content| {
@@ -117,16 +119,14 @@ pub fn context(session: &Session, history: &History, sink: &mut ItemSink<'_>) ->
             }
         })?;
         if !model.compacted {
-            entries = earlier;
-            let beyond = model.beyond as u64;
-            model.take_back(&mut entries, beyond);
+            take_back(&mut before.entries, model.by_records(), model.beyond);
+            model.entries.splice(0..0, before.entries);
         }
-        (heard, answered, said) = (model.heard, model.answered, model.said);
-        entries.extend(model.entries);
     }
-    entries.retain(|entry| !matches!(entry.of, Of::Told(_)));
-    for entries in entries.chunk_by(|one, next| one.file == next.file) {
-        shown(&store, entries, heard || !answered, sink)?;
+    let by_records = model.by_records();
+    model.entries.retain(|entry| !matches!(entry.of, Of::Told(_)));
+    for entries in model.entries.chunk_by(|one, next| one.file == next.file) {
+        shown(&store, entries, by_records, sink)?;
     }
     Ok(())
 }
@@ -195,9 +195,8 @@ impl Model {
                 self.entries = self.replacement(compacted, file, &line);
             }
             Body::Event(event, _) if event.kind == "thread_rolled_back" => {
-                let mut entries = std::mem::take(&mut self.entries);
-                self.beyond += self.take_back(&mut entries, event.num_turns.unwrap_or(0));
-                self.entries = entries;
+                let (by_records, count) = (self.by_records(), event.num_turns.unwrap_or(0));
+                self.beyond += take_back(&mut self.entries, by_records, count);
             }
             Body::Event(event, item) => {
                 self.heard |= voice::tells_words(event);
@@ -235,25 +234,17 @@ impl Model {
         }
     }
 
-    /// Takes back the last `count` user messages and what follows each; returns how many were not found.
-    fn take_back(&self, entries: &mut Vec<Entry>, count: u64) -> usize {
-        let mut left = count;
-        while left > 0 {
-            let is_users = |entry: &Entry| entry.is_users(self.heard || !self.answered);
-            let Some(at) = entries.iter().rposition(is_users) else { break };
-            entries.truncate(at);
-            left -= 1;
-        }
-        usize::try_from(left).unwrap_or(usize::MAX)
+    /// Whether records tell whose words are whose, not marks.
+    fn by_records(&self) -> bool {
+        self.heard || !self.answered
     }
 
     /// What a compaction puts in the place of everything before it. Where it lists nothing (old clients), that is
     /// the user's messages and its summary.
     fn replacement(&self, compacted: &Compacted<'_>, file: &Arc<Path>, line: &Range<u64>) -> Vec<Entry> {
         let Some(history) = &compacted.replacement_history else {
-            let users = |entry: &&Entry| {
-                entry.is_users(self.heard || !self.answered) && !matches!(entry.of, Of::Told(_))
-            };
+            let users =
+                |entry: &&Entry| entry.is_users(self.by_records()) && !matches!(entry.of, Of::Told(_));
             let mut kept: Vec<Entry> = self.entries.iter().filter(users).cloned().collect();
             kept.push(Entry::new(file, line.clone(), Of::Summary));
             return kept;
@@ -267,4 +258,15 @@ impl Model {
         };
         history.iter().enumerate().map(entry).collect()
     }
+}
+
+/// Takes back the last `count` user messages and what follows each; returns how many were not found.
+fn take_back(entries: &mut Vec<Entry>, by_records: bool, mut count: u64) -> u64 {
+    while count > 0
+        && let Some(at) = entries.iter().rposition(|entry| entry.is_users(by_records))
+    {
+        entries.truncate(at);
+        count -= 1;
+    }
+    count
 }

@@ -15,7 +15,7 @@ use super::database::Database;
 use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::lineage::Lineage;
-use super::records::{Line, Mode};
+use super::records::{HistoryBase, Line, Mode};
 use super::{archive, first_format, heads, writer};
 use crate::agents::Companion;
 use crate::agents::json::Object;
@@ -197,9 +197,10 @@ pub fn undo_refusals(
             let what = "this legacy thread continues another file, which Codex itself never does";
             return Err(Refusal::CannotCut { what: what.into(), hint: None });
         }
-        match continuing.iter().find(|other| other.file == at.id && other.byte > at.byte) {
-            Some(other) => {
-                let (file, by) = (current.display().to_string(), format!("the thread {}", other.thread));
+        let needs = |base: &HistoryBase| base.thread_id == at.id && base.end_byte_offset > at.byte;
+        match continuing.iter().find(|(_, base)| needs(base)) {
+            Some((thread, _)) => {
+                let (file, by) = (current.display().to_string(), format!("the thread {thread}"));
                 Err(Refusal::Needed { file, by })
             }
             None => Ok(()),

@@ -63,15 +63,6 @@ struct Known {
     active: Option<Timestamp>,
 }
 
-/// A thread whose history goes on from within another one's file.
-pub struct Continuing {
-    pub thread: String,
-    /// The id of the rollout that it needs.
-    pub file: String,
-    /// How much of it, bytes.
-    pub byte: u64,
-}
-
 impl Memory {
     /// The thread index as it is now.
     ///
@@ -217,18 +208,15 @@ impl Memory {
         Ok(current(&index, &session.id, &own).is_some_and(|rollout| *rollout.file == **file))
     }
 
-    /// Every thread whose history continues another one's file.
+    /// Every thread whose history continues another one's file, and where it does.
     ///
     /// # Errors
     /// What prevents listing the store.
-    pub fn continuing(&mut self, store: &StoreDir) -> Result<Vec<Continuing>> {
+    pub fn continuing(&mut self, store: &StoreDir) -> Result<Vec<(String, HistoryBase)>> {
         let known = self.known(store)?;
-        let continuing = known.values().filter_map(|known| {
-            let base = base(known)?;
-            let (thread, file) = (known.rollout.thread.clone(), base.thread_id.clone());
-            Some(Continuing { thread, file, byte: base.end_byte_offset })
-        });
-        Ok(continuing.collect())
+        let all =
+            known.values().filter_map(|known| Some((known.rollout.thread.clone(), base(known)?.clone())));
+        Ok(all.collect())
     }
 
     /// Every thread of the store at `root`.
@@ -418,19 +406,20 @@ fn created(first: &Known) -> Timestamp {
 /// The project that the first line names. Where that line is damaged, what the thread index says is all that
 /// is left, and keeps the session where its user looks for it.
 fn place(head: &Head, row: Option<&Row>) -> Place {
-    let unplaced = |reason: &str| Place::Unplaced { reason: reason.to_owned() };
     let indexed = row.and_then(|row| row.cwd.as_deref()).filter(|path| Path::new(path).is_absolute());
-    match (&head.meta, indexed) {
-        (Ok(meta), _) => match meta.cwd.as_deref() {
-            Some(path) => Place::recorded(path),
-            None => unplaced("the session records no project"),
-        },
-        (Err(_), Some(path)) => Place::recorded(path),
-        (Err(NoMeta::Unread), None) => unplaced("the file cannot be read, so it names no project"),
-        (Err(NoMeta::Empty), None) => unplaced("the file is empty, so it names no project"),
-        (Err(NoMeta::Pointer(_)), None) => unplaced("its content was never fetched, so it names no project"),
-        (Err(NoMeta::Damaged(_)), None) => unplaced("the first line, which names the project, is damaged"),
-    }
+    let recorded = match &head.meta {
+        Ok(meta) => meta.cwd.as_deref(),
+        Err(_) => indexed,
+    };
+    let reason = match &head.meta {
+        _ if recorded.is_some() => "",
+        Ok(_) => "the session records no project",
+        Err(NoMeta::Unread) => "the file cannot be read, so it names no project",
+        Err(NoMeta::Empty) => "the file is empty, so it names no project",
+        Err(NoMeta::Pointer(_)) => "its content was never fetched, so it names no project",
+        Err(NoMeta::Damaged(_)) => "the first line, which names the project, is damaged",
+    };
+    recorded.map_or_else(|| Place::Unplaced { reason: reason.to_owned() }, Place::recorded)
 }
 
 /// A name for `agents/`: the agent's nickname where it has one, and the end of its id.

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::agents::json::each_of;
+
 /// One line.
 #[derive(Debug, Deserialize)]
 pub struct Line<'a> {
@@ -342,6 +344,9 @@ pub fn string_or_json<'a>(raw: &'a RawValue) -> Cow<'a, str> {
     }
 }
 
+/// Parts with nothing in them are kept up to this number: no client writes them, and a line may hold millions.
+const EMPTY_PARTS: usize = 4096;
+
 /// A list of parts, or nothing for null and for any other form.
 fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'a>>, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?;
@@ -349,33 +354,16 @@ fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<
     if !raw.get().starts_with('[') {
         return Ok(Vec::new());
     }
-    match serde_json::Deserializer::from_str(raw.get()).deserialize_seq(Parts) {
-        Ok(parts) => Ok(parts),
+    let mut parts = Vec::new();
+    let read = each_of(raw, |part: Part<'a>| {
+        if part.text.is_some() || part.image_url.is_some() || parts.len() < EMPTY_PARTS {
+            parts.push(part);
+        }
+    });
+    match read {
+        Ok(()) => Ok(parts),
         Err(error) if is_twice(&error) => Err(serde::de::Error::custom(error)),
         Err(_) => Ok(Vec::new()),
-    }
-}
-
-/// Parts with nothing in them are kept up to this number: no client writes them, and a line may hold millions.
-const EMPTY_PARTS: usize = 4096;
-
-struct Parts;
-
-impl<'de> serde::de::Visitor<'de> for Parts {
-    type Value = Vec<Part<'de>>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a list of parts")
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut parts = Vec::new();
-        while let Some(part) = list.next_element::<Part<'de>>()? {
-            if part.text.is_some() || part.image_url.is_some() || parts.len() < EMPTY_PARTS {
-                parts.push(part);
-            }
-        }
-        Ok(parts)
     }
 }
 

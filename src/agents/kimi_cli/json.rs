@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
+use crate::agents::json::each_of;
 use crate::agents::{data_url, json};
 
 /// A JSON string as it stands in a record, with its quotes, not unescaped.
@@ -74,30 +75,6 @@ macro_rules! objects {
     )*};
 }
 pub(super) use objects;
-
-/// Gives the elements of a list to `each`, one at a time.
-///
-/// # Errors
-/// Why it is no list, or an element no `T`; those before it were given.
-pub(super) fn each_of<'a, T: Deserialize<'a>>(
-    list: &'a RawValue,
-    each: impl FnMut(T),
-) -> Result<(), serde_json::Error> {
-    struct Elements<T, F>(F, std::marker::PhantomData<T>);
-    impl<'de, T: Deserialize<'de>, F: FnMut(T)> serde::de::Visitor<'de> for Elements<T, F> {
-        type Value = ();
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a list")
-        }
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
-            while let Some(element) = list.next_element()? {
-                (self.0)(element);
-            }
-            Ok(())
-        }
-    }
-    serde_json::Deserializer::from_str(list.get()).deserialize_seq(Elements(each, std::marker::PhantomData))
-}
 
 /// The content of a message or a prompt: a string, or a list of parts (`docs/stores/kimi-cli.md`,
 /// "2.1 context.jsonl").

@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::{Content, JsonStr, Part, each_of, objects};
+use super::json::{Content, JsonStr, Part, objects};
 use super::lenient::{self, Control};
 use super::records::{ContextRecord, TextKey, WireEvent, call_key, slash_command};
+use crate::agents::json::each_of;
 use crate::session::{DamageClass, from_unix_seconds};
 use crate::transcript::{Format, Line, is_deeper, is_json};
 
