@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::items::Out;
 use super::kinds::Once;
-use super::notices::{checklist, text};
+use super::notices::{after, checklist, first, lines, notice, text};
 use super::outputs;
 use super::records::{Response, string_or_json};
 use crate::session::{Item, ItemSink};
@@ -159,21 +159,12 @@ fn marked<'t>(text: &'t str, (begin, end): (&'static str, &'static str)) -> impl
 pub fn repeated(text: &str) -> Cow<'_, str> {
     let mut shown = Cow::Borrowed(text);
     for (begin, end) in [PLAN, CITATION] {
-        if !shown.contains(begin) {
-            continue;
+        if let Some((first, marked)) = shown.split_once(begin) {
+            let behind = marked.split(begin).filter_map(|piece| Some(piece.split_once(end)?.1));
+            shown = Cow::Owned(std::iter::once(first).chain(behind).collect());
         }
-        let mut without = String::new();
-        let mut pieces = shown.split(begin);
-        without.push_str(pieces.next().unwrap_or(""));
-        for piece in pieces {
-            without.push_str(piece.split_once(end).map_or("", |(_, behind)| behind));
-        }
-        shown = without.into();
     }
-    match shown {
-        Cow::Borrowed(text) => text.trim().into(),
-        Cow::Owned(text) => text.trim().to_owned().into(),
-    }
+    shown
 }
 
 fn is_plan(response: &Response<'_>) -> bool {
@@ -194,22 +185,23 @@ pub fn arguments<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
     arguments
 }
 
+fn action(response: &Response<'_>) -> Value {
+    response.action.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
 /// The command of a `local_shell_call`.
 pub fn local_shell<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
-    let parsed = response.action.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    let Some(command) = parsed.as_ref().and_then(|action| command_line(&action["command"])) else {
-        return arguments(response);
-    };
-    match parsed.as_ref().map_or("", |action| text(action, "working_directory")) {
-        "" => command.into(),
-        directory => format!("{command}\n(in {directory})").into(),
+    let action = action(response);
+    match (command_line(&action["command"]), text(&action, "working_directory")) {
+        (None, _) => arguments(response),
+        (Some(command), "") => command.into(),
+        (Some(command), directory) => format!("{command}\n(in {directory})").into(),
     }
 }
 
 /// What a `web_search_call` searched for.
 pub fn searched<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
-    let parsed = response.action.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    parsed.as_ref().and_then(web_action).map_or_else(|| arguments(response), Cow::Owned)
+    web_action(&action(response)).map_or_else(|| arguments(response), Cow::Owned)
 }
 
 /// `search`, `open_page` or `find_in_page`, in words.
@@ -260,11 +252,10 @@ fn command_line(words: &Value) -> Option<String> {
 }
 
 fn id_of(value: &Value) -> String {
-    let ids = ["call_id", "callId", "event_id", "id"];
-    ids.into_iter().map(|key| text(value, key)).find(|id| !id.is_empty()).unwrap_or("").to_owned()
+    first(value, &["call_id", "callId", "event_id", "id"]).to_owned()
 }
 
-fn tool_call(name: impl Into<Cow<'static, str>>, value: &Value, arguments: String) -> Item<'static> {
+pub fn tool_call(name: impl Into<Cow<'static, str>>, value: &Value, arguments: String) -> Item<'static> {
     Item::ToolCall { name: name.into(), id: id_of(value).into(), arguments: arguments.into() }
 }
 
@@ -277,13 +268,16 @@ fn is_over(value: &Value, marks: &[&str]) -> bool {
     marks.iter().any(|mark| !value[mark].is_null())
 }
 
+fn streams(value: &Value) -> String {
+    [text(value, "stdout"), text(value, "stderr")].concat()
+}
+
 /// A command, at its begin or end.
 pub fn exec_command(value: &Value) -> Once {
     let command = command_line(&value["command"]).unwrap_or_default();
-    let output = match ["aggregated_output", "formatted_output"].map(|key| text(value, key)) {
-        ["", ""] => format!("{}{}", text(value, "stdout"), text(value, "stderr")),
-        ["", formatted] => formatted.to_owned(),
-        [all, _] => all.to_owned(),
+    let output = match first(value, &["aggregated_output", "formatted_output"]) {
+        "" => streams(value),
+        output => output.to_owned(),
     };
     if matches!(text(value, "source"), "user_shell" | "userShell") {
         let shown = format!("$ {command}\n{output}");
@@ -303,16 +297,15 @@ pub fn patch(value: &Value) -> Once {
     let changes = value["changes"].as_object().into_iter().flatten().map(|(path, change)| {
         let (kind, moved) = (text(change, "type"), text(change, "move_path"));
         let kind = if kind.is_empty() { "change" } else { kind };
-        let moved = if moved.is_empty() { String::new() } else { format!(" -> {moved}") };
+        let moved = after(" -> ", moved);
         let body = [text(change, "unified_diff"), text(change, "content")].concat();
         format!("{kind} {path}{moved}\n{body}")
     });
     let changes: Vec<String> = changes.collect();
     let mut items = vec![tool_call("apply_patch", value, changes.join("\n"))];
     if is_over(value, &["success", "stdout", "status"]) {
-        let output = format!("{}{}", text(value, "stdout"), text(value, "stderr"));
         let failed = value["success"] == false || matches!(text(value, "status"), "failed" | "declined");
-        items.push(tool_result(value, output, failed));
+        items.push(tool_result(value, streams(value), failed));
     }
     items.into()
 }
@@ -343,9 +336,8 @@ pub fn dynamic_tool_call(value: &Value) -> Once {
     let mut items = vec![tool_call(text(value, "tool").to_owned(), value, json(&value["arguments"]))];
     if is_over(value, &["success", "content_items", "contentItems", "error"]) {
         let failed = value["success"] == false;
-        let error = text(value, "error");
         let content = value.get("content_items").or(value.get("contentItems")).unwrap_or(&Value::Null);
-        match error {
+        match text(value, "error") {
             "" => items.extend(outputs::content(value, content, failed)),
             error => items.push(tool_result(value, error.to_owned(), true)),
         }
@@ -355,12 +347,8 @@ pub fn dynamic_tool_call(value: &Value) -> Once {
 
 pub fn web_search(value: &Value) -> Once {
     let said = web_action(&value["action"]).unwrap_or_else(|| text(value, "query").to_owned());
-    let mut same: Vec<String> = Vec::new();
-    for said in [&said, text(value, "query")] {
-        if !said.is_empty() {
-            same.push(searched_for(said));
-        }
-    }
+    let same = [&said, text(value, "query")].into_iter().filter(|said| !said.is_empty());
+    let same = same.map(searched_for).collect();
     Once { items: vec![tool_call("web_search", value, said)], same }
 }
 
@@ -370,23 +358,15 @@ pub fn view_image(value: &Value) -> Once {
 
 /// An image that the model made: what it was made of, its type and size.
 pub fn image_generation(value: &Value) -> Once {
-    let mut said = Vec::new();
-    let (prompt, path) = (text(value, "revised_prompt"), text(value, "saved_path"));
-    if !prompt.is_empty() {
-        said.push(prompt.to_owned());
-    }
-    if !path.is_empty() {
-        said.push(format!("saved to {path}"));
-    }
     let result = text(value, "result");
-    if result.is_empty() {
-        let status = text(value, "status");
-        said.push(if status.is_empty() { "no image yet".into() } else { format!("no image: {status}") });
-    }
-    let mut items = Vec::new();
-    if !said.is_empty() {
-        items.push(Item::Notice { kind: "image".into(), text: said.join("\n").into() });
-    }
+    let missing = match (result, text(value, "status")) {
+        ("", "") => "no image yet".into(),
+        ("", status) => format!("no image: {status}"),
+        _ => String::new(),
+    };
+    let saved = after("saved to ", text(value, "saved_path"));
+    let said = lines(&[text(value, "revised_prompt"), &saved, &missing]);
+    let mut items = if said.is_empty() { Vec::new() } else { notice("image", said) };
     if !result.is_empty() {
         items.push(outputs::base64(outputs::type_of(result), result));
     }

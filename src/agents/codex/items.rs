@@ -57,7 +57,7 @@ impl Said {
     /// What is the same where a response item and an event say the same.
     fn key(self, text: &str) -> u128 {
         match self {
-            Said::Assistant => xxh3_128(repeated(text).as_bytes()),
+            Said::Assistant => xxh3_128(repeated(text).trim().as_bytes()),
             Said::Thinking => xxh3_128(text.as_bytes()),
         }
     }

@@ -1,10 +1,10 @@
-//! What happened besides words and calls, in one readable form each.
+//! What happened besides words and calls, in one readable form each. (Writing into a String cannot fail.)
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::calls::{plan_of, tool_result};
+use super::calls::{plan_of, tool_call, tool_result};
 use super::kinds::Once;
 use crate::session::Item;
 
@@ -13,7 +13,17 @@ pub fn text<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or("")
 }
 
-fn notice(kind: &str, text: impl Into<String>) -> Vec<Item<'static>> {
+/// The first of these fields that has a text.
+pub fn first<'v>(value: &'v Value, keys: &[&str]) -> &'v str {
+    keys.iter().map(|key| text(value, key)).find(|text| !text.is_empty()).unwrap_or("")
+}
+
+/// The text behind what introduces it; nothing if it is empty.
+pub fn after(introduction: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{introduction}{text}") }
+}
+
+pub fn notice(kind: &str, text: impl Into<String>) -> Vec<Item<'static>> {
     vec![Item::Notice { kind: kind.to_owned().into(), text: text.into().into() }]
 }
 
@@ -23,7 +33,7 @@ fn words(value: &Value) -> String {
 }
 
 /// The texts that are not empty, one below the other.
-fn lines(texts: &[&str]) -> String {
+pub fn lines(texts: &[&str]) -> String {
     texts.iter().filter(|text| !text.is_empty()).copied().collect::<Vec<_>>().join("\n")
 }
 
@@ -93,7 +103,6 @@ pub fn review_ends(value: &Value) -> Vec<Item<'static>> {
         let place = &finding["code_location"];
         let range = &place["line_range"];
         let body = text(finding, "body").replace('\n', "\n  ");
-        // Writing into a String cannot fail.
         let _ = write!(
             said,
             "\n\n- {} ({}:{}-{})\n  {body}",
@@ -108,11 +117,8 @@ pub fn review_ends(value: &Value) -> Vec<Item<'static>> {
 
 pub fn hook(value: &Value) -> Vec<Item<'static>> {
     let run = &value["run"];
-    let mut said = format!("{} {}", text(run, "event_name").replace('_', " "), text(run, "status"));
-    if !text(run, "status_message").is_empty() {
-        // Writing into a String cannot fail.
-        let _ = write!(said, ": {}", text(run, "status_message"));
-    }
+    let (event, message) = (text(run, "event_name").replace('_', " "), text(run, "status_message"));
+    let mut said = format!("{event} {}{}", text(run, "status"), after(": ", message));
     for entry in run["entries"].as_array().into_iter().flatten() {
         let _ = write!(said, "\n{}: {}", text(entry, "kind"), text(entry, "text"));
     }
@@ -160,32 +166,32 @@ pub fn compacted(value: &Value) -> Vec<Item<'static>> {
 
 /// A summary that only the model can read.
 pub fn compaction(value: &Value) -> Vec<Item<'static>> {
-    let text = match text(value, "encrypted_content").len() {
+    vec![Item::Compaction { text: encrypted(value).into() }]
+}
+
+/// What stands in the place of a text that only the client's makers can read.
+fn encrypted(value: &Value) -> String {
+    match text(value, "encrypted_content").len() {
         0 => String::new(),
         bytes => format!("[encrypted, {bytes} bytes]"),
-    };
-    vec![Item::Compaction { text: text.into() }]
+    }
 }
 
 /// What one agent wrote to another.
 pub fn agent_message(value: &Value) -> Vec<Item<'static>> {
-    let mut said = Vec::new();
-    match (text(value, "author"), text(value, "recipient")) {
-        ("", "") => {}
-        (author, recipient) => said.push(format!("{author} to {recipient}")),
-    }
+    let mut said = match (text(value, "author"), text(value, "recipient")) {
+        ("", "") => Vec::new(),
+        (author, recipient) => vec![format!("{author} to {recipient}")],
+    };
     match &value["content"] {
         Value::String(content) => said.push(content.clone()),
-        Value::Array(parts) => {
-            for part in parts {
-                match (text(part, "text"), text(part, "encrypted_content").len()) {
-                    ("", 0) => {}
-                    ("", bytes) => said.push(format!("[encrypted, {bytes} bytes]")),
-                    (text, _) => said.push(text.to_owned()),
-                }
-            }
+        content => {
+            let parts = content.as_array().into_iter().flatten().map(|part| match text(part, "text") {
+                "" => encrypted(part),
+                text => text.to_owned(),
+            });
+            said.extend(parts.filter(|said| !said.is_empty()));
         }
-        _ => {}
     }
     notice("message between agents", said.join("\n"))
 }
@@ -210,10 +216,8 @@ pub fn plan_update(value: &Value) -> Once {
 
 /// The arguments of `update_plan` as a list to tick off; `None` if they are something else.
 pub fn checklist(value: &Value) -> Option<String> {
-    let mut list = String::new();
-    let explanation = text(value, "explanation");
-    if !explanation.is_empty() {
-        list.push_str(explanation);
+    let mut list = text(value, "explanation").to_owned();
+    if !list.is_empty() {
         list.push_str("\n\n");
     }
     for item in value["plan"].as_array()? {
@@ -223,7 +227,6 @@ pub fn checklist(value: &Value) -> Option<String> {
             "pending" => "[ ]",
             _ => return None,
         };
-        // Writing into a String cannot fail.
         let _ = writeln!(list, "{mark} {}", item["step"].as_str()?);
     }
     Some(list)
@@ -233,16 +236,13 @@ pub fn checklist(value: &Value) -> Option<String> {
 pub fn questions(value: &Value) -> Once {
     let mut said = String::new();
     for question in value["questions"].as_array().into_iter().flatten() {
-        // Writing into a String cannot fail.
         let _ = writeln!(said, "{}", lines(&[text(question, "header"), text(question, "question")]));
         for option in question["options"].as_array().into_iter().flatten() {
-            let about = text(option, "description");
-            let colon = if about.is_empty() { "" } else { ": " };
-            let _ = writeln!(said, "- {}{colon}{about}", text(option, "label"));
+            let about = after(": ", text(option, "description"));
+            let _ = writeln!(said, "- {}{about}", text(option, "label"));
         }
     }
-    let id = text(value, "call_id").to_owned().into();
-    vec![Item::ToolCall { name: "request_user_input".into(), id, arguments: said.into() }].into()
+    vec![tool_call("request_user_input", value, said)].into()
 }
 
 /// Work with other agents: what was asked, and what came of it.
@@ -260,10 +260,8 @@ pub fn collaboration(value: &Value) -> Once {
             key => came[key] = field.clone(),
         }
     }
-    let id = [text(value, "call_id"), text(value, "id")].concat();
-    let (name, id) = (name.replace('_', " ").into(), id.into());
     let (asked, came) = (lines(&[text(value, "prompt"), &flat(&asked)]), flat(&came));
-    let mut items = vec![Item::ToolCall { name, id, arguments: asked.into() }];
+    let mut items = vec![tool_call(name.replace('_', " "), value, asked)];
     if !came.is_empty() {
         items.push(tool_result(value, came, false));
     }
@@ -282,22 +280,15 @@ pub fn fields(value: &Value) -> Vec<Item<'static>> {
 
 /// Fields as `key: value` lines, without ids and clocks.
 fn flat(value: &Value) -> String {
-    const LEFT_OUT: [&str; 9] = [
-        "type",
-        "turn_id",
-        "thread_id",
-        "call_id",
-        "id",
-        "started_at_ms",
-        "completed_at_ms",
-        "occurred_at_ms",
-        "sender_thread_id",
-    ];
+    const LEFT_OUT: &str =
+        "type turn_id thread_id call_id id started_at_ms completed_at_ms occurred_at_ms sender_thread_id";
     fn put(path: &str, value: &Value, out: &mut String) {
         match value {
             Value::Null => {}
             Value::Object(fields) => {
-                for (key, value) in fields.iter().filter(|(key, _)| !LEFT_OUT.contains(&key.as_str())) {
+                for (key, value) in
+                    fields.iter().filter(|(key, _)| !LEFT_OUT.split(' ').any(|name| name == key.as_str()))
+                {
                     let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                     put(&below, value, out);
                 }
@@ -308,7 +299,6 @@ fn flat(value: &Value) -> String {
                 }
             }
             Value::String(text) if text.is_empty() => {}
-            // Writing into a String cannot fail.
             Value::String(text) => drop(writeln!(out, "{path}: {text}")),
             other => drop(writeln!(out, "{path}: {other}")),
         }

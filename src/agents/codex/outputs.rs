@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::calls::tool_result;
 use super::items::Out;
-use super::notices::text;
+use super::notices::{after, first, text};
 use super::records::{Part, Response, string_or_json, text_of};
 use super::voice::pictures;
 use crate::agents::data_url;
@@ -85,22 +85,14 @@ fn readable(text: &str) -> Option<String> {
             return Some(output.into_owned());
         };
         // As later clients write it themselves.
-        let mut shown = format!("Exit code: {exit_code}\n");
-        if let Some(seconds) = duration_seconds {
-            // Writing into a String cannot fail.
-            let _ = writeln!(shown, "Wall time: {seconds} seconds");
-        }
-        shown.push_str("Output:\n");
-        shown.push_str(&output);
-        return Some(shown);
+        let time =
+            duration_seconds.map(|seconds| format!("Wall time: {seconds} seconds\n")).unwrap_or_default();
+        return Some(format!("Exit code: {exit_code}\n{time}Output:\n{output}"));
     }
     if text.starts_with("[{\"type\":\"text\"") || text.starts_with("[{\"text\":") {
         let blocks: Vec<Block<'_>> = serde_json::from_str(text).ok()?;
-        let texts: Vec<&str> = blocks
-            .iter()
-            .map(|block| (block.kind == "text").then_some(&*block.text))
-            .collect::<Option<_>>()?;
-        return Some(texts.join("\n"));
+        let texts = blocks.iter().map(|block| (block.kind == "text").then_some(&*block.text));
+        return Some(texts.collect::<Option<Vec<_>>>()?.join("\n"));
     }
     None
 }
@@ -112,9 +104,8 @@ fn tools(raw: &RawValue) -> String {
             let indent = "  ".repeat(depth);
             let name = tool["name"].as_str().or(tool["type"].as_str())?;
             let about = text(tool, "description").trim().replace('\n', &format!("\n{indent}  "));
-            let colon = if about.is_empty() { "" } else { ": " };
             // Writing into a String cannot fail.
-            let _ = writeln!(out, "{indent}- {name}{colon}{about}");
+            let _ = writeln!(out, "{indent}- {name}{}", after(": ", &about));
             if depth == 0 && !tool["tools"].is_null() {
                 list(&tool["tools"], depth + 1, out)?;
             }
@@ -159,14 +150,14 @@ pub fn content(value: &Value, blocks: &Value, is_error: bool) -> Vec<Item<'stati
     let mut said: Vec<String> = Vec::new();
     let mut others = Vec::new();
     for block in blocks {
-        let (data, url) = (text(block, "data"), [text(block, "image_url"), text(block, "imageUrl")].concat());
+        let (data, url) = (text(block, "data"), first(block, &["image_url", "imageUrl"]));
         if let Some(text) = block["text"].as_str() {
             said.push(text.to_owned());
         } else if !data.is_empty() {
-            let media = [text(block, "mimeType"), text(block, "mime_type")].concat();
-            others.push(base64(if media.is_empty() { type_of(data) } else { &media }, data));
+            let media = first(block, &["mimeType", "mime_type"]);
+            others.push(base64(if media.is_empty() { type_of(data) } else { media }, data));
         } else if !url.is_empty() {
-            others.push(blob(&url));
+            others.push(blob(url));
         } else {
             said.push(block.to_string());
         }
