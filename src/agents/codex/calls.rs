@@ -2,17 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::items::Out;
-use super::kinds::Once;
-use super::notices::{after, checklist, first, lines, notice, text};
 use super::outputs;
 use super::records::{Response, string_or_json};
+use super::shown::{Once, Out, after, base64, first, lines, notice, text, tool_call, tool_result, type_of};
 use crate::session::{Item, ItemSink};
 
 /// Which calls of a turn were shown, and what only events told of others so far.
@@ -223,6 +222,24 @@ fn searched_for(query: &str) -> String {
     format!("web search {query}")
 }
 
+/// The arguments of `update_plan` as a list to tick off; `None` if they are something else.
+pub fn checklist(value: &Value) -> Option<String> {
+    let mut list = text(value, "explanation").to_owned();
+    if !list.is_empty() {
+        list.push_str("\n\n");
+    }
+    for item in value["plan"].as_array()? {
+        let mark = match text(item, "status") {
+            "completed" => "[x]",
+            "in_progress" => "[>]",
+            "pending" => "[ ]",
+            _ => return None,
+        };
+        let _ = writeln!(list, "{mark} {}", item["step"].as_str()?);
+    }
+    Some(list)
+}
+
 pub fn plan_of(checklist: &str) -> String {
     format!("plan {checklist}")
 }
@@ -249,18 +266,6 @@ fn command_line(words: &Value) -> Option<String> {
         }
     });
     Some(quoted.collect::<Vec<_>>().join(" "))
-}
-
-fn id_of(value: &Value) -> String {
-    first(value, &["call_id", "callId", "event_id", "id"]).to_owned()
-}
-
-pub fn tool_call(name: impl Into<Cow<'static, str>>, value: &Value, arguments: String) -> Item<'static> {
-    Item::ToolCall { name: name.into(), id: id_of(value).into(), arguments: arguments.into() }
-}
-
-pub fn tool_result(value: &Value, output: String, is_error: bool) -> Item<'static> {
-    Item::ToolResult { id: id_of(value).into(), output: output.into(), is_error }
 }
 
 /// Whether this is told when a call has ended.
@@ -368,7 +373,7 @@ pub fn image_generation(value: &Value) -> Once {
     let said = lines(&[text(value, "revised_prompt"), &saved, &missing]);
     let mut items = if said.is_empty() { Vec::new() } else { notice("image", said) };
     if !result.is_empty() {
-        items.push(outputs::base64(outputs::type_of(result), result));
+        items.push(base64(type_of(result), result));
     }
     items.into()
 }

@@ -16,7 +16,7 @@ use super::discover::{Memory, is_same};
 use super::layout::{ARCHIVED, NAMES, Rollout, SESSIONS, STATE_DB, coordination_lock, thread_lock};
 use super::lineage::Lineage;
 use super::records::{HistoryBase, Line, Mode};
-use super::{archive, first_format, heads, writer};
+use super::{archive, first_format, heads, todays_form, writer};
 use crate::agents::Companion;
 use crate::agents::json::Object;
 use crate::host::processes::Running;
@@ -142,7 +142,7 @@ fn of_first_format(
         "originator": "turnfs", "cli_version": env!("CARGO_PKG_VERSION"), "source": "cli",
         "history_mode": Mode::Legacy.name(),
     });
-    first_format::in_todays_form(&bytes, &history.turns, meta, now).ok_or_else(|| changed(session))
+    todays_form::in_todays_form(&bytes, &history.turns, meta, now).ok_or_else(|| changed(session))
 }
 
 /// The thread index, the names, and the files of other threads that these go on from.

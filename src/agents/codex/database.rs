@@ -133,13 +133,10 @@ impl Database<'_> {
             count_bytes(AgentKind::Codex, ReadKind::Index, len);
             self.ask(stamps, rows).map_err(|error| unusable(format!("cannot be read: {error}")))
         };
-        match self.at_one_moment(rows) {
-            Ok(Some(Ok(rows))) => Index { rows, problem: None },
-            Ok(Some(Err(problem))) => Index { rows: HashMap::new(), problem: Some(problem) },
-            Ok(None) => Index {
-                rows: HashMap::new(),
-                problem: Some(unusable("was written to all the time while it was read".into())),
-            },
+        let busy = || Err(unusable("was written to all the time while it was read".into()));
+        match self.at_one_moment(rows).map(|read| read.unwrap_or_else(busy)) {
+            Ok(Ok(rows)) => Index { rows, problem: None },
+            Ok(Err(problem)) => Index { rows: HashMap::new(), problem: Some(problem) },
             Err(why) => Index::unread(&why),
         }
     }

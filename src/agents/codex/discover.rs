@@ -228,18 +228,18 @@ impl Memory {
         let Some(store) = StoreDir::open(root)? else { return Ok(found) };
         let known = self.known(&store)?;
         let index = self.index_or_none(&store);
+        let top = &mut found.top;
         let names = self.names(&store).unwrap_or_else(|why| {
-            found.top.problems.push(Damage::unread(NAMES, &why));
+            top.problems.push(Damage::unread(NAMES, &why));
             Arc::default()
         });
-        found.top.problems.extend(index.problem.clone());
-        found.top.directories.push(PathBuf::new());
-        let folders = self.folders.iter().flat_map(Folders::listed);
-        found.top.directories.extend(folders.map(Path::to_owned));
+        top.problems.extend(index.problem.clone());
+        top.directories.push(PathBuf::new());
         if let Some(folders) = &self.folders {
-            found.top.problems.extend(folders.problems.iter().cloned());
-            found.top.links.clone_from(&folders.links);
-            found.top.unheard.clone_from(&folders.linked_files);
+            top.directories.extend(folders.listed().map(Path::to_owned));
+            top.problems.extend(folders.problems.iter().cloned());
+            top.links.clone_from(&folders.links);
+            top.unheard.clone_from(&folders.linked_files);
         }
         let shared = [STATE_DB, NAMES].into_iter().map(Path::new);
         found.top.unheard.extend(shared.filter(|file| store.is_link(file)).map(Path::to_owned));
@@ -271,16 +271,11 @@ fn place_subagents(found: &mut Threads, subagents: Vec<(Session, String)>) {
     let top: HashMap<String, Arc<Path>> =
         found.top.sessions.iter().map(|session| (session.id.clone(), session.key.path.clone())).collect();
     for (mut session, parent) in subagents {
-        let mut ancestor = &parent;
-        let mut steps = 0;
-        while let (false, Some(next), true) =
-            (top.contains_key(ancestor), parents.get(ancestor), steps < parents.len())
-        {
-            ancestor = next;
-            steps += 1;
-        }
-        match top.get(ancestor) {
-            Some(path) => {
+        let ancestors = std::iter::successors(Some(&parent), |id| parents.get(*id));
+        // A circle of parents leads to none that is listed.
+        let ancestor = ancestors.take(parents.len() + 1).find(|id| top.contains_key(*id));
+        match ancestor.and_then(|id| Some((id, top.get(id)?))) {
+            Some((ancestor, path)) => {
                 // Below its parent, so that a sub-agent's place tells whose it is.
                 let own = session.key.path.file_name().map(PathBuf::from).unwrap_or_default();
                 session.key.path = path.join(own).into();

@@ -173,7 +173,8 @@ impl Head {
         if line.starts_with(b"\xEF\xBB\xBF") {
             return Head::without(NoMeta::Damaged(DamageClass::Bom));
         }
-        match meta(line).or_else(|| first_format::meta(line)) {
+        let record = Line::parse(line).filter(|line| line.kind == "session_meta");
+        match record.and_then(|record| record.payload()).or_else(|| first_format::meta(line)) {
             Some(meta) => Head { meta: Ok(meta), ..Head::without(NoMeta::Empty) },
             None => Head::without(NoMeta::Damaged(DamageClass::FirstRecord)),
         }
@@ -222,10 +223,4 @@ impl Head {
 
 fn shortened(text: &str) -> String {
     titles::request(text).chars().take(Turn::PROMPT_CHARS).collect()
-}
-
-/// The first line of a rollout; `None` if it is anything else.
-pub fn meta(line: &[u8]) -> Option<Meta> {
-    let line = Line::parse(line)?;
-    (line.kind == "session_meta").then(|| line.payload())?
 }

@@ -22,6 +22,7 @@ use super::notices::{
     turn_aborted, turn_complete,
 };
 use super::records::Response;
+use super::shown::Once;
 use crate::session::Item;
 
 /// How a kind of record is shown.
@@ -29,7 +30,7 @@ use crate::session::Item;
 pub enum Form {
     /// It says nothing of its own: other records say the same, or it is progress, a setting or a figure.
     LeftOut,
-    /// [`super::items::Reader`] itself looks into it: words, or records that hold others.
+    /// The reader (`reader.rs`) itself looks into it: words, or records that hold others.
     Read,
     /// A call of the model's: the name that is shown, where the record has none, and what was asked.
     Call(&'static str, for<'r> fn(&'r Response<'_>) -> Cow<'r, str>),
@@ -39,20 +40,6 @@ pub enum Form {
     Once(fn(&Value) -> Once),
     /// Shown as these items, wherever it stands.
     Shown(fn(&Value) -> Vec<Item<'static>>),
-}
-
-/// What is told of a call that may stand elsewhere, too.
-#[derive(Default)]
-pub struct Once {
-    pub items: Vec<Item<'static>>,
-    /// What is the same in the response item of that call, besides its id.
-    pub same: Vec<String>,
-}
-
-impl From<Vec<Item<'static>>> for Once {
-    fn from(items: Vec<Item<'static>>) -> Once {
-        Once { items, same: Vec::new() }
-    }
 }
 
 /// Forms, each with the names of its kinds.

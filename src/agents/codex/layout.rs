@@ -72,15 +72,10 @@ impl Rollout {
     }
 }
 
-/// Every rollout file of a store, by rollout id. Costs one readdir for each folder.
-///
-/// Where a plain and a compressed file of one name exist, the plain one counts, as it does for the client.
-pub fn rollouts(store: &StoreDir) -> BTreeMap<String, Rollout> {
-    Folders::list(store).rollouts
-}
-
 /// The rollout files of a store at one moment, and what proves that they are still all.
+#[derive(Default)]
 pub struct Folders {
+    /// By rollout id. Where a plain and a compressed file of one name exist, the plain one counts, as for the client.
     pub rollouts: BTreeMap<String, Rollout>,
     /// Every folder that was listed, or that was not there; with its facts before.
     seen: Vec<(PathBuf, Option<Stamp>)>,
@@ -97,15 +92,7 @@ pub struct Folders {
 impl Folders {
     /// A folder that cannot be listed is one of the problems, and hides nothing else.
     pub fn list(store: &StoreDir) -> Folders {
-        let mut folders = Folders {
-            rollouts: BTreeMap::new(),
-            seen: Vec::new(),
-            problems: Vec::new(),
-            links: Vec::new(),
-            linked_files: Vec::new(),
-            known: HashSet::new(),
-            at: crate::transcript::clock(),
-        };
+        let mut folders = Folders { at: crate::transcript::clock(), ..Folders::default() };
         for (dir, depth) in [(ARCHIVED, 0), (SESSIONS, 3)] {
             let dir = Path::new(dir);
             if store.is_link(dir) {
@@ -146,17 +133,16 @@ impl Folders {
             return;
         }
         self.seen.push((dir.to_owned(), facts));
-        let Some((entries, opened)) = entries else { return };
+        let Some((mut entries, opened)) = entries else { return };
         // What is there itself comes before links that lead to it.
-        let (links, own): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|entry| entry.kind == EntryKind::Symlink);
-        for entry in own.iter().chain(&links) {
+        entries.sort_by_key(|entry| entry.kind == EntryKind::Symlink);
+        for entry in entries {
             let path = dir.join(&entry.name);
-            let led_to = match entry.kind {
-                EntryKind::Symlink => opened.led_to(Path::new(&entry.name)).map(|stamp| stamp.kind),
-                kind => Ok(kind),
-            };
             let is_link = entry.kind == EntryKind::Symlink;
+            let led_to = match is_link {
+                true => opened.led_to(Path::new(&entry.name)).map(|stamp| stamp.kind),
+                false => Ok(entry.kind),
+            };
             match (led_to, Rollout::named(&path)) {
                 (Ok(EntryKind::Dir), _) if depth > 0 => {
                     if is_link {
@@ -181,11 +167,10 @@ impl Folders {
     }
 
     fn add(&mut self, rollout: Rollout, is_link: bool) {
-        match self.rollouts.get(&rollout.id) {
-            Some(other) if is_link || (!other.compressed() && rollout.compressed()) => {}
-            _ => {
-                self.rollouts.insert(rollout.id.clone(), rollout);
-            }
+        let other = self.rollouts.get(&rollout.id);
+        let yields = |other: &Rollout| is_link || (!other.compressed() && rollout.compressed());
+        if !other.is_some_and(yields) {
+            self.rollouts.insert(rollout.id.clone(), rollout);
         }
     }
 }

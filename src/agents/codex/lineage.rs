@@ -7,7 +7,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use super::heads::{self, Head, NoMeta};
-use super::layout::{Rollout, rollouts};
+use super::layout::{Folders, Rollout};
 use super::records::HistoryBase;
 use crate::session::{Damage, DamageClass, Result};
 use crate::transcript::StoreDir;
@@ -39,7 +39,7 @@ impl Lineage {
     pub fn of(store: &StoreDir, current: Rollout) -> Result<Lineage> {
         let head = Arc::new(heads::read(store, &current.file)?);
         let mut segments = vec![Segment { rollout: current, head, end: None }];
-        let known = LazyCell::new(|| rollouts(store));
+        let known = LazyCell::new(|| Folders::list(store).rollouts);
         let mut broken = None;
         while let Some(base) = segments[segments.len() - 1].base().cloned() {
             let found = known.get(&base.thread_id);

@@ -2,7 +2,8 @@
 
 use super::layout::Rollout;
 use super::lineage::{Lineage, Segment, lost};
-use super::pass::{Basis, End, Found, Part, Pass};
+use super::open_turn::{End, TurnAt};
+use super::pass::{Basis, Found, Part, Pass};
 use super::records::Mode;
 use crate::render;
 use crate::session::{
@@ -115,7 +116,7 @@ fn history(mut whole: Found, lineage: &Lineage, files: Vec<FileView>) -> History
     let part = whole.parts.len() - 1;
     let first = whole.turns.iter().find(|turn| turn.part == part);
     let head_bytes = first.map_or(last.bytes, |turn| turn.turn.span.start);
-    let before = |turn: &super::pass::TurnAt| {
+    let before = |turn: &TurnAt| {
         let (lines, bytes) = (turn.turn.line - 1, turn.turn.span.start);
         End { part: turn.part, lines, bytes, ordinal: turn.ordinal }
     };

@@ -2,7 +2,7 @@
 //!
 //! `layout` knows names, `heads`, `tails` and `database` read what lists need, `lineage` follows a history through
 //! its files, `walk` knows where turns begin and `voice` whose words a message is, `pass` and `load` put the turns
-//! together, `items` and `context` say what is in them, `cuts` says how to fork and undo, `writer` who has a
+//! together, `items` (by `reader` and `kinds`) and `context` say what is in them, `cuts` says how to fork and undo, `writer` who has a
 //! thread open; `first_format` is what came before all this. Only files count; the index says which one is current.
 //! Facts: `docs/stores/codex.md`.
 
@@ -24,10 +24,13 @@ mod notices;
 mod open_turn;
 mod outputs;
 mod pass;
+mod reader;
 mod records;
 mod remembered;
+mod shown;
 mod tails;
 mod titles;
+mod todays_form;
 mod voice;
 mod walk;
 mod writer;

@@ -4,37 +4,13 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::calls::{plan_of, tool_call, tool_result};
-use super::kinds::Once;
+use super::calls::{checklist, plan_of};
+use super::shown::{Once, after, lines, notice, text, tool_call, tool_result};
 use crate::session::Item;
-
-/// A field's text; empty if there is none.
-pub fn text<'v>(value: &'v Value, key: &str) -> &'v str {
-    value[key].as_str().unwrap_or("")
-}
-
-/// The first of these fields that has a text.
-pub fn first<'v>(value: &'v Value, keys: &[&str]) -> &'v str {
-    keys.iter().map(|key| text(value, key)).find(|text| !text.is_empty()).unwrap_or("")
-}
-
-/// The text behind what introduces it; nothing if it is empty.
-pub fn after(introduction: &str, text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("{introduction}{text}") }
-}
-
-pub fn notice(kind: &str, text: impl Into<String>) -> Vec<Item<'static>> {
-    vec![Item::Notice { kind: kind.to_owned().into(), text: text.into().into() }]
-}
 
 /// A record's kind as words.
 fn words(value: &Value) -> String {
     text(value, "type").replace('_', " ")
-}
-
-/// The texts that are not empty, one below the other.
-pub fn lines(texts: &[&str]) -> String {
-    texts.iter().filter(|text| !text.is_empty()).copied().collect::<Vec<_>>().join("\n")
 }
 
 /// `message`, with what is said about it.
@@ -212,24 +188,6 @@ pub fn plan_update(value: &Value) -> Once {
     let list = checklist(value).unwrap_or_else(|| flat(value));
     let same = vec![plan_of(&list)];
     Once { items: notice("plan", list), same }
-}
-
-/// The arguments of `update_plan` as a list to tick off; `None` if they are something else.
-pub fn checklist(value: &Value) -> Option<String> {
-    let mut list = text(value, "explanation").to_owned();
-    if !list.is_empty() {
-        list.push_str("\n\n");
-    }
-    for item in value["plan"].as_array()? {
-        let mark = match text(item, "status") {
-            "completed" => "[x]",
-            "in_progress" => "[>]",
-            "pending" => "[ ]",
-            _ => return None,
-        };
-        let _ = writeln!(list, "{mark} {}", item["step"].as_str()?);
-    }
-    Some(list)
 }
 
 /// What the model asks its user.

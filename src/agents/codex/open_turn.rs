@@ -2,14 +2,42 @@
 
 use std::collections::HashSet;
 
-use super::items::Reader;
-use super::pass::TurnAt;
+use super::reader::Reader;
 use super::records::Response;
 use super::titles;
-use super::voice::Words;
-use super::walk::Rules;
+use super::voice::{Evidence, Words};
 use crate::render;
 use crate::session::{Item, ItemSink, Turn};
+
+/// What a walk goes by, besides the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub evidence: Evidence,
+    /// Turns are explicit, and a rollback changes none.
+    pub paginated: bool,
+    /// Count the length of texts.
+    pub measure: bool,
+}
+
+/// A turn with its place.
+#[derive(Clone)]
+pub struct TurnAt {
+    /// `text_len` is that of the items, without the heading.
+    pub turn: Turn,
+    /// Which of the history's files it is in, counted from the oldest.
+    pub part: usize,
+    /// Of its first line.
+    pub ordinal: Option<u64>,
+}
+
+/// A place in a history: what is kept of a part when it is cut there.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    pub part: usize,
+    pub lines: u64,
+    pub bytes: u64,
+    pub ordinal: Option<u64>,
+}
 
 /// A turn while its lines pass by.
 #[derive(Clone)]

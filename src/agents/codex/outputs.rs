@@ -7,12 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::calls::tool_result;
-use super::items::Out;
-use super::notices::{after, first, text};
 use super::records::{Part, Response, string_or_json, text_of};
-use super::voice::pictures;
-use crate::agents::data_url;
+use super::shown::{Out, after, base64, blob, first, pictures, text, tool_result, type_of};
 use crate::session::Item;
 
 /// Shows the result of a call. It is a text, a list of parts, or `{content, success}` around one of these;
@@ -116,29 +112,6 @@ fn tools(raw: &RawValue) -> String {
     let found = serde_json::from_str(raw.get()).ok().and_then(|tools| list(&tools, 0, &mut out));
     // In another form: as it stands.
     found.map_or_else(|| raw.get().to_owned(), |()| out)
-}
-
-/// An image by its URL, which may hold it.
-pub fn blob(url: &str) -> Item<'static> {
-    match data_url::parse(url) {
-        Some((media_type, bytes)) => {
-            let media_type = media_type.split(';').next().unwrap_or("image").to_owned();
-            Item::Blob { media_type: media_type.into(), bytes }
-        }
-        None => Item::Notice { kind: "image".into(), text: url.to_owned().into() },
-    }
-}
-
-/// A blob of this type, by its base64 text.
-pub fn base64(media_type: &str, data: &str) -> Item<'static> {
-    Item::Blob { media_type: media_type.to_owned().into(), bytes: data_url::base64_len(data) }
-}
-
-/// The type of an image, by the beginning of its base64 text.
-pub fn type_of(data: &str) -> &'static str {
-    let known =
-        [("iVBOR", "image/png"), ("/9j/", "image/jpeg"), ("UklGR", "image/webp"), ("R0lGOD", "image/gif")];
-    known.iter().find(|(start, _)| data.starts_with(start)).map_or("image", |(_, name)| name)
 }
 
 /// The result of an MCP or dynamic tool: its text, and a line for each other block.

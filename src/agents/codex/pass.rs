@@ -6,28 +6,18 @@ use std::sync::Arc;
 use super::first_format;
 use super::line::{At, Content};
 use super::lineage::Segment;
+use super::open_turn::{End, Rules, TurnAt};
 use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext};
 use super::voice::Evidence;
-use super::walk::{Rules, Walk};
+use super::walk::Walk;
 use crate::agents::json::readable;
-use crate::session::{Damage, DamageClass, Turn, open_calls};
+use crate::session::{Damage, DamageClass, open_calls};
 use crate::transcript::{Format, Inspector, Line, is_deeper, is_json};
 
 /// Deepest nesting that the client reads; it skips deeper lines.
 const DEPTH: usize = 127;
 /// Damages of ordinals that are told, of one file.
 const MOST_ORDINALS: usize = 100;
-
-/// A turn with its place.
-#[derive(Clone)]
-pub struct TurnAt {
-    /// `text_len` is that of the items, without the heading.
-    pub turn: Turn,
-    /// Which of the history's files it is in, counted from the oldest.
-    pub part: usize,
-    /// Of its first line.
-    pub ordinal: Option<u64>,
-}
 
 /// How much of a file belongs to the history.
 #[derive(Clone)]
@@ -39,15 +29,6 @@ pub struct Part {
     pub bytes: u64,
     /// The number that the next line would get.
     pub next_ordinal: Option<u64>,
-}
-
-/// A place in a history: what is kept of a part when it is cut there.
-#[derive(Clone, Copy, Debug)]
-pub struct End {
-    pub part: usize,
-    pub lines: u64,
-    pub bytes: u64,
-    pub ordinal: Option<u64>,
 }
 
 /// What was found in one file, or in several of a history.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::agents::json::each_of;
@@ -101,11 +102,11 @@ pub struct Meta {
     pub parent_thread_id: Option<String>,
     pub timestamp: Option<String>,
     pub cwd: Option<String>,
-    pub source: Option<serde_json::Value>,
+    pub source: Option<Value>,
     pub agent_nickname: Option<String>,
     /// `null` is a value here, and not a known one.
     #[serde(default, deserialize_with = "present")]
-    pub history_mode: Option<serde_json::Value>,
+    pub history_mode: Option<Value>,
     pub history_base: Option<HistoryBase>,
     /// Not in any file: it is a rollout of the first format, which has no such record.
     #[serde(skip)]
@@ -138,11 +139,9 @@ impl Meta {
         match &self.history_mode {
             _ if self.first_format => Mode::First,
             None => Mode::Legacy,
-            Some(serde_json::Value::String(mode)) => match mode.as_str() {
-                "legacy" => Mode::Legacy,
-                "paginated" => Mode::Paginated,
-                _ => Mode::Unknown(mode.clone()),
-            },
+            Some(Value::String(mode)) if mode == "legacy" => Mode::Legacy,
+            Some(Value::String(mode)) if mode == "paginated" => Mode::Paginated,
+            Some(Value::String(mode)) => Mode::Unknown(mode.clone()),
             Some(other) => Mode::Unknown(other.to_string()),
         }
     }
@@ -151,7 +150,7 @@ impl Meta {
     pub fn spawned_by(&self) -> Option<&str> {
         let subagent = self.source.as_ref()?.get("subagent")?;
         let spawn = subagent.get("thread_spawn").and_then(|spawn| spawn.get("parent_thread_id"));
-        spawn.and_then(serde_json::Value::as_str).or(self.parent_thread_id.as_deref())
+        spawn.and_then(Value::as_str).or(self.parent_thread_id.as_deref())
     }
 
     pub fn created(&self) -> Option<Timestamp> {
@@ -367,8 +366,8 @@ fn parts<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<
     }
 }
 
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<serde_json::Value>, D::Error> {
-    serde_json::Value::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// A thread and the name that the client gave it, by a line of `session_index.jsonl`; a bad line names nothing.

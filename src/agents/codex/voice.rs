@@ -13,8 +13,8 @@ use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::outputs::blob;
 use super::records::{CompletedItem, Event, Part, Response, joined, text_of};
+use super::shown::pictures;
 use crate::session::Item;
 
 /// What tells the user's words from the client's.
@@ -233,9 +233,4 @@ pub fn model_notice<'m>(message: &'m Response<'_>) -> Vec<Item<'m>> {
         }
     };
     std::iter::once(item).chain(pictures(&message.content)).collect()
-}
-
-/// The pictures among these parts, one line each.
-pub fn pictures<'m>(parts: &'m [Part<'_>]) -> impl Iterator<Item = Item<'m>> {
-    parts.iter().filter_map(|part| part.image_url.as_deref()).map(|url| -> Item<'m> { blob(url) })
 }

@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::items::Reader;
 use super::line::{At, Content, Held};
-use super::open_turn::{Open, User, Waiting, length_of, measured, steer_is_longer};
-use super::pass::{End, TurnAt};
+use super::open_turn::{End, Open, Rules, TurnAt, User, Waiting, length_of, measured, steer_is_longer};
+use super::reader::Reader;
 use super::records::{Body, Event, Line as Record, Response};
+use super::shown::pictures;
 use super::voice::{self, Author, Evidence, Words};
 use crate::session::{Turn, TurnDetail, TurnStatus};
 
@@ -32,16 +32,6 @@ const HELD_BYTES: usize = 1 << 20;
 /// Events that the client shows. Where no turn is open, one begins with them.
 const SHOWN: &str = "agent_message agent_reasoning agent_reasoning_raw_content web_search_end mcp_tool_call_end \
                      image_generation_end context_compacted entered_review_mode exited_review_mode";
-
-/// What a walk goes by, besides the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    pub evidence: Evidence,
-    /// Turns are explicit, and a rollback changes none.
-    pub paginated: bool,
-    /// Count the length of texts.
-    pub measure: bool,
-}
 
 /// How the lines of one turn are to be shown.
 #[derive(Clone, Debug, Default)]
@@ -281,7 +271,7 @@ impl Walk {
         let users = self.is_users(response);
         self.heard |= users;
         let Some(open) = self.turns.last_mut() else { return };
-        let pictures = length_of(rules, || voice::pictures(&response.content));
+        let pictures = length_of(rules, || pictures(&response.content));
         let words = Words::of(response);
         if let Some(met) = open.unmet.iter().position(|key| words.say(*key)) {
             open.unmet.remove(met);
