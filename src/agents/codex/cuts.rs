@@ -190,7 +190,7 @@ pub fn undo_refusals(
         return Ok(vec![Ok(()); history.turns.len()]);
     }
     let store = open(session)?;
-    let continuing = memory.lock().continuing(&store)?;
+    let continuing = memory.lock().continuing(&store);
     let refused = |cut: &Result<CutPoint>| {
         let Ok(CutPoint { at: Some(at), .. }) = cut else { return Ok(()) };
         if at.file != *current {

@@ -116,7 +116,7 @@ impl Memory {
     }
 
     /// Every rollout file with its head, by rollout id.
-    fn known(&mut self, store: &StoreDir) -> Result<HashMap<String, Known>> {
+    fn known(&mut self, store: &StoreDir) -> HashMap<String, Known> {
         let mut known: HashMap<String, Known> = HashMap::new();
         // Not from memory: on some file systems a folder's facts prove nothing.
         let rollouts = self.folders.insert(Folders::list(store)).rollouts.clone();
@@ -138,7 +138,7 @@ impl Memory {
         let files: HashSet<&Path> = known.values().map(|known| &*known.rollout.file).collect();
         self.heads.keep_only(|file| files.contains(file));
         self.tails.keep_only(|file| files.contains(file));
-        Ok(known)
+        known
     }
 
     /// When a file's client last wrote to it: its last record's time, or its first line's where it is a fork of
@@ -182,8 +182,7 @@ impl Memory {
     }
 
     /// Whether a thread still has the current file, the name, the title and the place in the archive that an earlier
-    /// look saw. For file systems on
-    /// which facts of folders prove something.
+    /// look saw. For file systems on which facts of folders prove something.
     ///
     /// # Errors
     /// What prevents looking.
@@ -209,14 +208,10 @@ impl Memory {
     }
 
     /// Every thread whose history continues another one's file, and where it does.
-    ///
-    /// # Errors
-    /// What prevents listing the store.
-    pub fn continuing(&mut self, store: &StoreDir) -> Result<Vec<(String, HistoryBase)>> {
-        let known = self.known(store)?;
-        let all =
-            known.values().filter_map(|known| Some((known.rollout.thread.clone(), base(known)?.clone())));
-        Ok(all.collect())
+    pub fn continuing(&mut self, store: &StoreDir) -> Vec<(String, HistoryBase)> {
+        let known = self.known(store);
+        let base = |known: &Known| Some((known.rollout.thread.clone(), base(known)?.clone()));
+        known.values().filter_map(base).collect()
     }
 
     /// Every thread of the store at `root`.
@@ -226,7 +221,7 @@ impl Memory {
     pub fn threads(&mut self, root: &Path) -> Result<Threads> {
         let mut found = Threads { top: Discovery::default(), subagents: HashMap::new() };
         let Some(store) = StoreDir::open(root)? else { return Ok(found) };
-        let known = self.known(&store)?;
+        let known = self.known(&store);
         let index = self.index_or_none(&store);
         let top = &mut found.top;
         let names = self.names(&store).unwrap_or_else(|why| {

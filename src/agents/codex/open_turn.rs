@@ -80,6 +80,11 @@ pub struct Waiting {
 }
 
 impl Open {
+    /// The state of the turn before what stands at `at`.
+    pub fn so_far(&self, at: u64) -> User {
+        User { at, length: self.length, reader: self.reader.clone() }
+    }
+
     /// A message of the user's, whose place and what was before it are in `before`.
     pub fn user(&mut self, rules: Rules, before: User, text: &str, pictures: u64) {
         let length = measured(rules, |sink| sink(None, Item::Steer { text: text.into() }));

@@ -282,7 +282,7 @@ impl Walk {
             return;
         }
         open.waiting.push(Waiting {
-            before: User { at, length: open.length, reader: open.reader.clone() },
+            before: open.so_far(at),
             words,
             own: users.then(|| voice::own_text(response).into_owned()),
             pictures,
@@ -340,27 +340,28 @@ impl Walk {
     }
 
     fn told_by_event(&mut self, at: u64, key: u128, text: &str) {
-        let (rules, last) = (self.rules, self.turns.len());
         let Some(open) = self.turns.last_mut() else { return };
-        let met = open.waiting.iter().position(|waiting| waiting.words.say(key));
-        let (before, pictures) = match met {
+        let (before, pictures) = match open.waiting.iter().position(|waiting| waiting.words.say(key)) {
             Some(met) => {
-                let waiting = open.waiting.remove(met);
-                (waiting.before, waiting.pictures)
+                let Waiting { before, pictures, .. } = open.waiting.remove(met);
+                (before, pictures)
             }
             None => {
                 open.unmet.push(key);
-                (User { at, length: open.length, reader: open.reader.clone() }, 0)
+                (open.so_far(at), 0)
             }
         };
+        self.user(before, text, pictures);
+    }
+
+    /// A message of the user's in the last turn.
+    fn user(&mut self, before: User, text: &str, pictures: u64) {
         if let Some(script) = &mut self.script {
             script.told.insert(before.at, Told::User(text.to_owned()));
         }
-        open.user(rules, before, text, pictures);
-        self.speaks(last - 1);
-    }
-
-    fn speaks(&mut self, turn: usize) {
+        let Some(open) = self.turns.last_mut() else { return };
+        open.user(self.rules, before, text, pictures);
+        let turn = self.turns.len() - 1;
         if self.spoken.last() != Some(&turn) {
             self.spoken.push(turn);
         }
@@ -450,22 +451,13 @@ impl Walk {
 
     /// No event came for the messages that wait in the last turn: they are whose they are recorded to be.
     fn settle(&mut self) {
-        let (rules, mut spoke) = (self.rules, false);
-        let Some(open) = self.turns.last_mut() else { return };
-        for Waiting { before, own, pictures, notice, .. } in std::mem::take(&mut open.waiting) {
-            match own {
-                Some(text) => {
-                    if let Some(script) = &mut self.script {
-                        script.told.insert(before.at, Told::User(text.clone()));
-                    }
-                    open.user(rules, before, &text, pictures);
-                    spoke = true;
-                }
-                None => open.decided.push((before.at, notice)),
+        let waiting = self.turns.last_mut().map(|open| std::mem::take(&mut open.waiting));
+        for Waiting { before, own, pictures, notice, .. } in waiting.into_iter().flatten() {
+            match (own, self.turns.last_mut()) {
+                (Some(text), _) => self.user(before, &text, pictures),
+                (None, Some(open)) => open.decided.push((before.at, notice)),
+                (None, None) => {}
             }
-        }
-        if spoke {
-            self.speaks(self.turns.len() - 1);
         }
     }
 }
