@@ -67,7 +67,7 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         },
     };
     if mode(&store, current(session)?)? == Mode::First {
-        let content = of_first_format(session, history, point, &id, project, now)?;
+        let content = todays_form::fork(session, history, point, &id, project, now)?;
         // No client knows the source, so no row is there to copy; it makes one when it finds the file.
         return Ok(made(vec![Part::Bytes(content)], None));
     }
@@ -121,28 +121,6 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
         row_made = Some(row_change(&id, None, row));
     }
     Ok(made(parts, row_made))
-}
-
-/// What is kept of a rollout of the first format, as a rollout of today's form.
-fn of_first_format(
-    session: &Session,
-    history: &History,
-    point: &CutPoint,
-    id: &str,
-    project: Option<&Path>,
-    now: Timestamp,
-) -> Result<Vec<u8>> {
-    let kept = point.kept.last().ok_or_else(|| changed(session))?;
-    let bytes = transcript::read_range(&session.key.root, &kept.source, 0..kept.bytes)?;
-    let cwd = project.or(session.project()).map(|path| path.to_string_lossy().into_owned());
-    let meta = serde_json::json!({
-        "id": id, "session_id": id, "forked_from_id": session.id, "timestamp": rfc3339(now),
-        // The format does not tell; the client needs one.
-        "cwd": cwd.unwrap_or_else(|| "/".into()),
-        "originator": "turnfs", "cli_version": env!("CARGO_PKG_VERSION"), "source": "cli",
-        "history_mode": Mode::Legacy.name(),
-    });
-    todays_form::in_todays_form(&bytes, &history.turns, meta, now).ok_or_else(|| changed(session))
 }
 
 /// The thread index, the names, and the files of other threads that these go on from.

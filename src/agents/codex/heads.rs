@@ -84,13 +84,6 @@ impl Pointer {
 /// # Errors
 /// What prevents reading.
 pub fn read(store: &StoreDir, file: &Path) -> Result<Head> {
-    let mut ending = None;
-    let head = read_noting(store, file, &mut ending)?;
-    Ok(Head { ending, ..head })
-}
-
-/// `ending`: as [`Head::ending`].
-fn read_noting(store: &StoreDir, file: &Path, ending: &mut Option<Option<Timestamp>>) -> Result<Head> {
     let path = store.path().join(file);
     let cannot = |error| Refusal::io("cannot read", &path, error);
     let Some(opened) = store.file(file)? else {
@@ -105,7 +98,7 @@ fn read_noting(store: &StoreDir, file: &Path, ending: &mut Option<Option<Timesta
     let Ok(mut stream) = plain_stream(opened, file) else {
         return Ok(Head::without(NoMeta::Damaged(DamageClass::FirstRecord)));
     };
-    let mut head: Option<Head> = None;
+    let (mut head, mut ending): (Option<Head>, _) = (None, None);
     let mut bytes = Vec::new();
     let (mut start, mut searched) = (0, 0);
     loop {
@@ -117,30 +110,25 @@ fn read_noting(store: &StoreDir, file: &Path, ending: &mut Option<Option<Timesta
         };
         count_bytes(AgentKind::Codex, ReadKind::Transcript, got as u64);
         if bytes.len() == got && got < CHUNK {
-            *ending = Some(tails::of_whole(&bytes));
+            ending = Some(tails::of_whole(&bytes));
         }
         while let Some(newline) = memchr::memchr(b'\n', &bytes[searched..]) {
-            let end = searched + newline;
-            let line = &bytes[start..end];
-            (start, searched) = (end + 1, end + 1);
+            let line = &bytes[start..searched + newline];
+            searched += newline + 1;
+            start = searched;
             match &mut head {
-                None => {
-                    let first = Head::of_first(line);
-                    if first.meta.is_err() {
-                        return Ok(first);
-                    }
-                    head = Some(first);
-                }
+                None => head = Some(Head::of_first(line)),
                 Some(head) => head.add(line),
             }
-            if let Some(complete) = head.take_if(|head| head.first_prompt.is_some()) {
-                return Ok(complete);
+            if let Some(head) = head.take_if(|head| head.meta.is_err() || head.first_prompt.is_some()) {
+                return Ok(Head { ending, ..head });
             }
         }
         searched = bytes.len();
         let limit = if head.is_some() { LONGEST } else { LONGEST_FIRST };
         if got == 0 || bytes.len() > limit {
-            return Ok(head.map_or_else(|| Head::of_first(&bytes[start..]), Head::whole));
+            let head = head.map_or_else(|| Head::of_first(&bytes[start..]), Head::whole);
+            return Ok(Head { ending, ..head });
         }
     }
 }

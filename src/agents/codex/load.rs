@@ -2,7 +2,7 @@
 
 use super::layout::Rollout;
 use super::lineage::{Lineage, Segment, lost};
-use super::open_turn::{End, TurnAt};
+use super::open_turn::End;
 use super::pass::{Basis, Found, Part, Pass};
 use super::records::Mode;
 use crate::render;
@@ -114,14 +114,10 @@ fn history(mut whole: Found, lineage: &Lineage, files: Vec<FileView>) -> History
     // What is damaged comes before what is only torn: the first one is shown.
     whole.damages.sort_by_key(|damage| damage.class.is_torn());
     let part = whole.parts.len() - 1;
-    let first = whole.turns.iter().find(|turn| turn.part == part);
+    let first = whole.turns.iter().find(|turn| turn.before.part == part);
     let head_bytes = first.map_or(last.bytes, |turn| turn.turn.span.start);
-    let before = |turn: &TurnAt| {
-        let (lines, bytes) = (turn.turn.line - 1, turn.turn.span.start);
-        End { part: turn.part, lines, bytes, ordinal: turn.ordinal }
-    };
     let end = End { part, lines: last.lines, bytes: last.bytes, ordinal: last.next_ordinal };
-    let mut ends: Vec<End> = whole.turns.iter().map(before).chain([end]).collect();
+    let mut ends: Vec<End> = whole.turns.iter().map(|turn| turn.before).chain([end]).collect();
     let sound_turns = whole.sound.unwrap_or(whole.turns.len() as u32);
     if let (Some(end), Some(before)) = (whole.sound_end, ends.get_mut(sound_turns as usize)) {
         *before = end;

@@ -24,18 +24,18 @@ pub struct Rules {
 pub struct TurnAt {
     /// `text_len` is that of the items, without the heading.
     pub turn: Turn,
-    /// Which of the history's files it is in, counted from the oldest.
-    pub part: usize,
-    /// Of its first line.
-    pub ordinal: Option<u64>,
+    /// Where what comes before it ends.
+    pub before: End,
 }
 
 /// A place in a history: what is kept of a part when it is cut there.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
+    /// Which of the history's files it is in, counted from the oldest.
     pub part: usize,
     pub lines: u64,
     pub bytes: u64,
+    /// Of the line that follows.
     pub ordinal: Option<u64>,
 }
 

@@ -1,20 +1,49 @@
 //! Rollouts of the first format in the form that the client writes today.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::first_format::Head;
 use super::line as lines;
-use super::records::{Body, Part, Response};
+use super::records::{Body, Mode, Part, Response};
 use super::voice;
-use crate::session::{Turn, rfc3339};
+use crate::session::{CutPoint, History, Refusal, Result, Session, Turn, rfc3339};
+use crate::transcript;
+
+/// What is kept of a rollout of the first format, as a rollout of today's form.
+///
+/// # Errors
+/// What prevents reading it.
+pub fn fork(
+    session: &Session,
+    history: &History,
+    point: &CutPoint,
+    id: &str,
+    project: Option<&Path>,
+    now: Timestamp,
+) -> Result<Vec<u8>> {
+    let changed = || Refusal::Changed { what: session.key.absolute().display().to_string() };
+    let kept = point.kept.last().ok_or_else(changed)?;
+    let bytes = transcript::read_range(&session.key.root, &kept.source, 0..kept.bytes)?;
+    let cwd = project.or(session.project()).map(|path| path.to_string_lossy().into_owned());
+    let meta = json!({
+        "id": id, "session_id": id, "forked_from_id": session.id, "timestamp": rfc3339(now),
+        // The format does not tell; the client needs one.
+        "cwd": cwd.unwrap_or_else(|| "/".into()),
+        "originator": "turnfs", "cli_version": env!("CARGO_PKG_VERSION"), "source": "cli",
+        "history_mode": Mode::Legacy.name(),
+    });
+    in_todays_form(&bytes, &history.turns, meta, now).ok_or_else(changed)
+}
 
 /// The lines of `bytes`, which are the file's first ones, in today's form: explicit turns, each item in its
 /// envelope and byte for byte, and beside it the event by which the client shows it. `meta` is the payload of the
 /// first line, without what this file tells.
 ///
 /// The format records one time, that of its beginning; it stands in every line but the first.
-pub fn in_todays_form(bytes: &[u8], turns: &[Turn], mut meta: Value, now: Timestamp) -> Option<Vec<u8>> {
+fn in_todays_form(bytes: &[u8], turns: &[Turn], mut meta: Value, now: Timestamp) -> Option<Vec<u8>> {
     let first = bytes.split(|byte| *byte == b'\n').next()?;
     let head = Head::parse(first)?;
     if let Some(git) = head.git.filter(Value::is_object) {

@@ -435,8 +435,10 @@ impl Walk {
             group: n,
             text_len: 0,
         };
+        let (part, lines, bytes) = (self.part, at.number - 1, at.start);
+        let before = End { part, lines, bytes, ordinal: record.ordinal };
         self.turns.push(Open {
-            at: TurnAt { turn, part: self.part, ordinal: record.ordinal },
+            at: TurnAt { turn, before },
             id,
             reader: Reader::default(),
             length: 0,
