@@ -2,8 +2,9 @@
 //!
 //! `layout` knows names, `heads`, `tails` and `database` read what lists need, `lineage` follows a history through
 //! its files, `walk` knows where turns begin and `voice` whose words a message is, `pass` and `load` put the turns
-//! together, `items` (by `reader` and `kinds`) and `context` say what is in them, `cuts` says how to fork and undo, `writer` who has a
-//! thread open; `first_format` is what came before all this. Only files count; the index says which one is current.
+//! together, `items` (by `reader` and `kinds`) and `context` say what is in them, `cuts` says how to fork and undo,
+//! `writer` who has a thread open; `first_format` is what came before all this. Only files count; the index says
+//! which one is current.
 //! Facts: `docs/stores/codex.md`.
 
 mod archive;
