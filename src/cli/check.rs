@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -30,7 +29,7 @@ struct Finding {
 }
 
 impl Finding {
-    /// Torn tails, empty sessions and unknown formats are said, and are no damage.
+    /// Torn tails, empty sessions and unknown formats are reported, but are not damage.
     fn is_damage(&self) -> bool {
         self.state == State::Damaged.name()
     }
@@ -46,10 +45,10 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Err(Failure::NothingToCheck { dir });
     }
     let mut progress = Progress::over(chosen.len());
-    let mut report = Report::new(out, args.json);
+    let mut report = Report { out, json: args.json, damaged: 0, unread: 0, remarks: 0 };
     for (agent, damage) in &listing.problems {
         let finding = of_damage(damage, State::Damaged);
-        report.add(&Finding { agent: agent.name(), ..finding }, &mut progress)?;
+        report.add(&Finding { agent: agent.name(), ..finding }, &progress)?;
     }
     let mut sessions = 0_u64;
     for (project, listed) in &chosen {
@@ -57,7 +56,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         for session in with_subagents(&catalog, &listed.session) {
             sessions += 1;
             for finding in look_at(&catalog, &session, project.as_deref()) {
-                report.add(&finding, &mut progress)?;
+                report.add(&finding, &progress)?;
             }
             // Each is looked at once: what was read of it need not stay.
             catalog.forget(&session.key);
@@ -65,8 +64,8 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         progress.done();
     }
     drop(progress);
-    let unread = report.unread;
-    let (damaged, remarks) = report.end()?;
+    report.end()?;
+    let Report { damaged, unread, remarks, .. } = report;
     output::warn(&format!(
         "{} read, {}, {}",
         counted(sessions, "session"),
@@ -75,7 +74,7 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     ));
     Ok(match (damaged, unread) {
         (1.., _) => Exit::Failed,
-        // Whether all is sound is not known.
+        // What could not be read may be damaged.
         (0, 1..) => Exit::NotRun,
         (0, 0) => Exit::Done,
     })
@@ -92,7 +91,7 @@ fn choose(catalog: &Catalog, listing: &Listing, args: &CheckArgs) -> Result<Vec<
         Ok(Meant { target: Target::Undone { session, number }, .. }) => {
             Err(session_arg::of_undone("check", &session.session, number))
         }
-        // A directory that is there, or that somebody takes for one.
+        // A directory, or the path of a missing one.
         Err(_) if what.is_dir() || what.has_root() => Ok(Vec::new()),
         Err(failure) => Err(failure),
     }
@@ -108,78 +107,67 @@ struct Report<'o> {
     remarks: u64,
 }
 
-impl<'o> Report<'o> {
-    fn new(out: &'o mut dyn Write, json: bool) -> Report<'o> {
-        Report { out, json, damaged: 0, unread: 0, remarks: 0 }
-    }
-
-    fn add(&mut self, finding: &Finding, progress: &mut Progress) -> Result<(), Failure> {
+impl Report<'_> {
+    fn add(&mut self, finding: &Finding, progress: &Progress) -> Result<(), Failure> {
         let first = self.damaged + self.remarks == 0;
         self.unread += u64::from(finding.state == State::Unreadable.name());
         match finding.is_damage() {
             true => self.damaged += 1,
             false => self.remarks += 1,
         }
-        progress.aside(|| {
-            if self.json {
-                write!(self.out, "{}", if first { "[\n" } else { "," })?;
-                return output::json(self.out, finding);
-            }
-            print(finding, self.out)?;
-            // Somebody may be watching.
-            Ok(self.out.flush()?)
-        })
+        progress.clear();
+        if self.json {
+            write!(self.out, "{}", if first { "[\n" } else { "," })?;
+            return output::json(self.out, finding);
+        }
+        print(finding, self.out)?;
+        Ok(self.out.flush()?)
     }
 
-    /// How many damages and other remarks there were.
-    fn end(self) -> Result<(u64, u64), Failure> {
+    fn end(&mut self) -> Result<(), Failure> {
         if self.json {
             let none = self.damaged + self.remarks == 0;
             writeln!(self.out, "{}", if none { "[]" } else { "]" })?;
         }
-        self.out.flush()?;
-        Ok((self.damaged, self.remarks))
+        Ok(self.out.flush()?)
     }
 }
 
-/// How long a bar stands before it is drawn again.
-const REDRAWN_AFTER: Duration = Duration::from_millis(100);
 /// To the beginning of the terminal's line, and clear it.
 const CLEAR: &str = "\r\x1b[K";
 
-/// A bar on standard error, where that is a terminal. A terminal that is gone stops no check, so that errors of
-/// writing to it are ignored.
+/// A bar on standard error if that is a terminal. Errors of writing to it are ignored: a terminal that is gone does
+/// not stop a check.
 struct Progress {
     shown: bool,
     done: usize,
     all: usize,
     /// What is being read.
     name: String,
-    drawn: Option<Instant>,
 }
 
 impl Progress {
     fn over(sessions: usize) -> Progress {
-        let shown = io::stderr().is_terminal();
-        Progress { shown, done: 0, all: sessions, name: String::new(), drawn: None }
+        Progress { shown: io::stderr().is_terminal(), done: 0, all: sessions, name: String::new() }
     }
 
     fn at(&mut self, id: &str) {
-        let end = short_id(id);
-        self.name = crate::render::one_line(end).into_owned();
-        if self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAWN_AFTER) {
-            self.draw();
-        }
+        self.name = crate::render::one_line(short_id(id)).into_owned();
+        self.write(&format!("{CLEAR}{}", self.line()));
     }
 
     fn done(&mut self) {
         self.done += 1;
     }
 
-    fn draw(&mut self) {
+    /// Makes room for something else in the terminal; the next session brings the bar back.
+    fn clear(&self) {
+        self.write(CLEAR);
+    }
+
+    fn write(&self, text: &str) {
         if self.shown {
-            let _ = write!(io::stderr(), "{CLEAR}{}", self.line());
-            self.drawn = Some(Instant::now());
+            let _ = io::stderr().write_all(text.as_bytes());
         }
     }
 
@@ -188,25 +176,6 @@ impl Progress {
         const WIDTH: usize = 20;
         let full = self.done * WIDTH / self.all.max(1);
         format!("[{:<WIDTH$}] {}/{} {}", "#".repeat(full), self.done, self.all, self.name)
-    }
-
-    /// Writes something else to the terminal.
-    fn aside<T>(&mut self, write: impl FnOnce() -> T) -> T {
-        let was_there = self.clear();
-        let written = write();
-        if was_there {
-            self.draw();
-        }
-        written
-    }
-
-    /// Whether there was a bar.
-    fn clear(&mut self) -> bool {
-        let drawn = self.drawn.take().is_some();
-        if drawn {
-            let _ = write!(io::stderr(), "{CLEAR}");
-        }
-        drawn
     }
 }
 
@@ -256,7 +225,7 @@ fn without_damage(state: State) -> &'static str {
         State::Empty => "the session has no turns",
         State::NoTranscript => "the session's transcript is not there",
         State::Ok | State::Torn | State::Damaged | State::Unsupported | State::Unreadable => {
-            "no more is known"
+            "nothing more is known"
         }
     }
 }
@@ -267,7 +236,7 @@ fn of_damage(damage: &Damage, state: State) -> Finding {
         line: damage.place().map(|(line, _)| line),
         byte: damage.place().map(|(_, byte)| byte),
         class: Some(damage.class.name()),
-        // A damaged session may have a torn tail besides: that one is no damage.
+        // A damaged session may have a torn tail besides: that one is not damage.
         ..plain(state_of(damage, state).name(), damage.message.clone())
     }
 }

@@ -10,10 +10,10 @@ use super::exit::{Exit, Failure};
 use super::session_arg::Target;
 use super::{output, session_arg, stores};
 use crate::agents;
-use crate::catalog::{Catalog, View};
+use crate::catalog::View;
 use crate::cut::{self, Undone};
 use crate::render;
-use crate::session::{History, Refusal, Session, Turn, rfc3339};
+use crate::session::{Confidence, History, Refusal, Session, Turn, rfc3339};
 
 /// Longest prompt in the list of turns, characters.
 const PROMPT: usize = 70;
@@ -59,37 +59,52 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         Target::Undone { session, number } => (&session.session, Some(*number)),
     };
     let view = catalog.view(&session.key)?;
+    let history = &view.history;
     let asked = args.n.or_else(|| turn_in_path(&meant.rest));
-    if let Some(number) = args.undone.or(undone) {
-        return show_undone(&catalog, &view, number, asked, args.json, out);
-    }
     let project = meant.project.as_deref();
-    if args.json {
-        // What refuses the turns is said in `state` and `damage`; nothing is shown as the session's.
-        let turns: &[Turn] = match (view.history.readable(), asked) {
-            (Err(_), _) => &[],
-            (Ok(()), None) => &view.history.turns,
-            (Ok(()), Some(number)) => std::slice::from_ref(turn(&view.history, number)?),
+    if let Some(number) = args.undone.or(undone) {
+        let all = cut::undone(&stores::state()?, &view.session.key)?;
+        let Some(undone) = all.iter().find(|undone| undone.number == number) else {
+            return Err(Refusal::NothingToRedo { asked: Some(number) }.into());
         };
-        let turns = turns.iter().map(|turn| turn_shown(&catalog, &view, turn)).collect::<Result<_, _>>()?;
-        output::json(out, &shown(&view, project, turns))?;
+        let turns: Vec<&Turn> = match asked {
+            None => undone.turns.iter().collect(),
+            Some(asked) => vec![removed_turn(undone, asked)?],
+        };
+        let span = |turn: &Turn| cut::undone_span(undone, turn);
+        if args.json {
+            // The turns were cut there.
+            return json(&view, project, &turns, &span, &|_| Confidence::Exact, out);
+        }
+        if asked.is_some() {
+            return print_text(&view.session, &turns, &span, out);
+        }
+        writeln!(out, "undo {} of {}, {}", number, view.session.id, rfc3339(undone.at))?;
+        print_turns(&undone.turns, None, out)?;
         return Ok(Exit::Done);
     }
-    match asked {
-        Some(number) => {
-            let turn = turn(&view.history, number)?;
-            let span = catalog.span(&view, turn)?;
-            print_turn(&view.session, turn, &span, out)?;
-        }
-        None => {
-            print_facts(&view, project, out)?;
-            out.flush()?;
-            view.history.readable()?;
-            print_turns(&view.history.turns, Some(&view.history), out)?;
-        }
+    let span = |turn: &Turn| catalog.span(&view, turn);
+    if args.json {
+        // What refuses the turns is said in `state` and `damage`; nothing is shown as the session's.
+        let turns: Vec<&Turn> = match (history.readable(), asked) {
+            (Err(_), _) => Vec::new(),
+            (Ok(()), None) => history.turns.iter().collect(),
+            (Ok(()), Some(number)) => vec![turn(history, number)?],
+        };
+        return json(&view, project, &turns, &span, &|n| history.boundary(n), out);
     }
+    if let Some(number) = asked {
+        return print_text(&view.session, &[turn(history, number)?], &span, out);
+    }
+    print_facts(&view, project, out)?;
+    out.flush()?;
+    history.readable()?;
+    print_turns(&history.turns, Some(history), out)?;
     Ok(Exit::Done)
 }
+
+/// The record bytes of a turn.
+type Span<'a> = &'a dyn Fn(&Turn) -> Result<Vec<u8>, Refusal>;
 
 /// `show .../latest/turns/003` means that turn.
 fn turn_in_path(rest: &Path) -> Option<Number> {
@@ -113,9 +128,28 @@ pub fn turn(history: &History, number: Number) -> Result<&Turn, Refusal> {
     }
 }
 
-fn shown<'a>(view: &'a View, project: Option<&Path>, turns: Vec<TurnShown>) -> Shown<'a> {
+fn json(
+    view: &View,
+    project: Option<&Path>,
+    turns: &[&Turn],
+    span: Span<'_>,
+    boundary: &dyn Fn(u32) -> Confidence,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     let session = &view.session;
-    Shown {
+    let agent = agents::agent(session.key.agent);
+    let shown = |turn: &&Turn| {
+        let prompt = turn.prompt.as_ref().map(|_| agent.prompt(session, turn, &span(turn)?));
+        Ok(TurnShown {
+            n: turn.n,
+            prompt: prompt.transpose()?,
+            status: turn.status.name(),
+            started: turn.started.map(rfc3339),
+            ended: turn.ended.map(rfc3339),
+            boundary: boundary(turn.n).name(),
+        })
+    };
+    let shown = Shown {
         id: &session.id,
         agent: session.key.agent.name(),
         project: project.map(|project| project.to_string_lossy().into_owned()),
@@ -126,26 +160,10 @@ fn shown<'a>(view: &'a View, project: Option<&Path>, turns: Vec<TurnShown>) -> S
             byte: damage.byte,
             class: damage.class.name(),
         }),
-        turns,
-    }
-}
-
-fn turn_shown(catalog: &Catalog, view: &View, turn: &Turn) -> Result<TurnShown, Failure> {
-    let prompt = match turn.prompt {
-        Some(_) => {
-            let span = catalog.span(view, turn)?;
-            Some(agents::agent(view.session.key.agent).prompt(&view.session, turn, &span)?)
-        }
-        None => None,
+        turns: turns.iter().map(shown).collect::<Result<_, Refusal>>()?,
     };
-    Ok(TurnShown {
-        n: turn.n,
-        prompt,
-        status: turn.status.name(),
-        started: turn.started.map(rfc3339),
-        ended: turn.ended.map(rfc3339),
-        boundary: view.history.boundary(turn.n).name(),
-    })
+    output::json(out, &shown)?;
+    Ok(Exit::Done)
 }
 
 fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
@@ -189,52 +207,15 @@ fn print_turns(turns: &[Turn], history: Option<&History>, out: &mut dyn Write) -
     Ok(())
 }
 
-/// The same text as the turn's file in a mount.
-fn print_turn(session: &Session, turn: &Turn, span: &[u8], out: &mut dyn Write) -> Result<(), Failure> {
-    out.write_all(agents::turn_text(session, turn, span)?.as_bytes())?;
-    Ok(())
-}
-
-fn show_undone(
-    catalog: &Catalog,
-    view: &View,
-    number: u32,
-    asked: Option<Number>,
-    json: bool,
+/// The same text as the turns' files in a mount.
+fn print_text(
+    session: &Session,
+    turns: &[&Turn],
+    span: Span<'_>,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    let all = cut::undone(&stores::state()?, &view.session.key)?;
-    let Some(undone) = all.iter().find(|undone| undone.number == number) else {
-        return Err(Refusal::NothingToRedo { asked: Some(number) }.into());
-    };
-    let chosen: Vec<&Turn> = match asked {
-        None => undone.turns.iter().collect(),
-        Some(asked) => vec![removed_turn(undone, asked)?],
-    };
-    let agent = agents::agent(view.session.key.agent);
-    if json {
-        let mut turns = Vec::new();
-        for turn in chosen {
-            let prompt = agent.prompt(&view.session, turn, &cut::undone_span(undone, turn)?)?;
-            turns.push(TurnShown {
-                n: turn.n,
-                prompt: turn.prompt.is_some().then_some(prompt),
-                status: turn.status.name(),
-                started: turn.started.map(rfc3339),
-                ended: turn.ended.map(rfc3339),
-                // They were cut there.
-                boundary: crate::session::Confidence::Exact.name(),
-            });
-        }
-        let session = catalog.session(&view.session.key)?;
-        output::json(out, &shown(view, session.project(), turns))?;
-    } else if asked.is_some() {
-        for turn in chosen {
-            print_turn(&view.session, turn, &cut::undone_span(undone, turn)?, out)?;
-        }
-    } else {
-        writeln!(out, "undo {} of {}, {}", number, view.session.id, rfc3339(undone.at))?;
-        print_turns(&undone.turns, None, out)?;
+    for turn in turns {
+        out.write_all(agents::turn_text(session, turn, &span(turn)?)?.as_bytes())?;
     }
     Ok(Exit::Done)
 }
