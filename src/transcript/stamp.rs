@@ -1,7 +1,7 @@
 //! What tells that a file is still the one that was read: identity, length and times, with the rules for
 //! when equal stamps may be believed. The one place that knows them; used for every file of every store.
 //!
-//! Limits (what follows from them: `docs/ARCHITECTURE.md`, "Freshness"): a replacement by rename in one clock tick keeps
+//! Limits (what follows from them: `docs/FRESHNESS.md`): a replacement by rename in one clock tick keeps
 //! length, mtime and ctime, so the inode and its birth belong to the stamp; two changes in one tick of a
 //! coarse clock keep everything, so a young stamp never vouches. A stamp never licenses a cut.
 
