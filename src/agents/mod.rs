@@ -330,11 +330,11 @@ impl fmt::Debug for Memory {
 ///
 /// # Errors
 /// As [`Agent::items`].
-pub fn turn_text(session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
+pub fn turn_text(agent: &dyn Agent, session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
     // A hint only: of a removed turn the length comes from a file.
     let mut text = String::with_capacity(usize::try_from(turn.text_len).unwrap_or(0).min(span.len()));
     render::heading(turn, &mut text);
-    agent(session.key.agent).items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
+    agent.items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
     Ok(text)
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::names::{self, Likeness};
 use super::{Catalog, Listed};
-use crate::agents;
 use crate::session::{Refusal, Result, Session};
 
 /// Shortest prefix or suffix of an id that stands for it, in characters.
@@ -79,7 +78,7 @@ impl Catalog {
             let own: Vec<&Found> =
                 all.iter().filter(|found| store.holds(&found.listed.session.key)).collect();
             let sessions: Vec<_> = own.iter().map(|found| found.listed.session.clone()).collect();
-            let found = agents::agent(store.agent.kind()).subagents_of(&sessions);
+            let found = store.agent.subagents_of(&sessions);
             agents.extend(found.into_iter().filter_map(|(at, agent)| {
                 Some(Found { subagent: Some(Arc::new(agent)), ..(*own.get(at)?).clone() })
             }));

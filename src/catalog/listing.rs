@@ -428,7 +428,7 @@ impl Catalog {
     /// now. `None`: look again.
     pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
-        let agent = crate::agents::agent(session.key.agent);
+        let agent = self.agent_of(&session.key).ok()?;
         let updated = agent.updated(session).ok()??;
         if !agent.is_current(session).ok()? {
             return None;

@@ -66,8 +66,9 @@ pub struct StoreOptions {
 }
 
 /// A session and its history as they are on disk now.
-#[derive(Debug)]
 pub struct View {
+    /// What knows the store that the session is in.
+    pub agent: &'static dyn Agent,
     pub session: Arc<Session>,
     pub history: History,
     /// Who has the session open, where the last turn has no end: the turn's status follows from it. Asked at
@@ -232,7 +233,7 @@ impl Catalog {
     /// # Errors
     /// What prevents reading; damage is a state of the view's history.
     pub fn view(&self, key: &SessionKey) -> Result<Arc<View>> {
-        self.views.view(key, || self.session(key), &|| self.running())
+        self.views.view(self.agent_of(key)?, key, || self.session(key), &|| self.running())
     }
 
     /// As [`Catalog::view`], of a session of a listing that was made a moment ago: which files it consists of is
@@ -243,7 +244,7 @@ impl Catalog {
     pub fn view_listed(&self, session: &Arc<Session>) -> Result<Arc<View>> {
         let listed = std::cell::Cell::new(Some(session.clone()));
         let now = || listed.take().map_or_else(|| self.session(&session.key), Ok);
-        self.views.view(&session.key, now, &|| self.running())
+        self.views.view(self.agent_of(&session.key)?, &session.key, now, &|| self.running())
     }
 
     /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:
@@ -310,8 +311,17 @@ impl Catalog {
     /// # Errors
     /// What prevents listing them.
     pub fn subagents(&self, session: &Session) -> Result<Vec<Arc<Session>>> {
-        let found = agents::agent(session.key.agent).subagents(session)?;
+        let found = self.agent_of(&session.key)?.subagents(session)?;
         Ok(found.into_iter().map(Arc::new).collect())
+    }
+
+    /// What knows the store that this session is in.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] when the catalog has no such store.
+    pub fn agent_of(&self, key: &SessionKey) -> Result<&'static dyn Agent> {
+        let store = self.stores.iter().find(|store| store.holds(key));
+        store.map(|store| store.agent).ok_or_else(|| gone(key))
     }
 
     /// Forgets what is known of a session's history (after an own write).

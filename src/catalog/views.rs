@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::stamps::{Names, are_true, stamps};
 use super::{Stamps, View};
-use crate::agents;
+use crate::agents::Agent;
 use crate::host::processes::Running;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
@@ -76,6 +76,7 @@ impl Views {
     /// something has to be. `running`: who runs now; asked only where the last turn has no end.
     pub fn view(
         &self,
+        agent: &'static dyn Agent,
         key: &SessionKey,
         session: impl Fn() -> Result<Arc<Session>>,
         running: &dyn Fn() -> Arc<Running>,
@@ -96,7 +97,7 @@ impl Views {
         }
         for _ in 0..ATTEMPTS {
             let mut passes = slot.passes.lock();
-            let read = Known::read(session()?, previous.as_deref(), &mut passes, doubts, running)?;
+            let read = Known::read(agent, session()?, previous.as_deref(), &mut passes, doubts, running)?;
             if let Some(fresh) = read {
                 drop(passes);
                 let view = fresh.view.clone();
@@ -196,6 +197,7 @@ impl Known {
     /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it, since which
     /// `passes` were not settled.
     fn read(
+        agent: &'static dyn Agent,
         session: Arc<Session>,
         previous: Option<&View>,
         passes: &mut Passes,
@@ -208,7 +210,7 @@ impl Known {
         let before = stamps(&session.key, &ground, &files)?;
         let mut names = Names::read(&session.key, &ground)?;
         passes.begin();
-        let history = match agents::agent(session.key.agent).load_again(&session, passes) {
+        let history = match agent.load_again(&session, passes) {
             // A file that was listed was gone when it was to be read: a cut by another process.
             Err(Refusal::Changed { .. }) => return Ok(None),
             loaded => loaded?,
@@ -242,6 +244,7 @@ impl Known {
         let evidence = Arc::new(passes.evidence());
         passes.settle();
         let view = View {
+            agent,
             session,
             history,
             writer: None,
@@ -283,7 +286,7 @@ impl Known {
         if !self.names.are_true(key, &self.ground)? || !are_true(&self.stamps, key, &self.ground)? {
             return Ok(false);
         }
-        if !agents::agent(key.agent).is_current(&self.view.session)? {
+        if !self.view.agent.is_current(&self.view.session)? {
             return Ok(false);
         }
         if self.is_proven() {
@@ -343,8 +346,8 @@ impl Known {
         if !open || !readable {
             return;
         }
-        let View { session, history, writer: before, .. } = &*self.view;
-        let writer = agents::agent(session.key.agent).writer(session, history, &running());
+        let View { agent, session, history, writer: before, .. } = &*self.view;
+        let writer = agent.writer(session, history, &running());
         if writer == *before {
             return;
         }
@@ -360,6 +363,7 @@ impl Known {
             turn.text_len = body + render::heading_len(turn);
         }
         self.view = Arc::new(View {
+            agent: *agent,
             session: session.clone(),
             history,
             writer,

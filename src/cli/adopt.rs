@@ -72,7 +72,7 @@ impl Task<'_> {
             return Ok(());
         }
         let last = history.last_finished()?;
-        crate::agents::agent(agent).plan_fork(session, history, last, Some(self.new))?;
+        view.agent.plan_fork(session, history, last, Some(self.new))?;
         let title = crate::session::title(session, Some(history));
         let title = output::headline(title.as_deref().unwrap_or_default(), TITLE);
         let turns = crate::session::turns(last + 1);

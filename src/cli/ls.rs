@@ -10,7 +10,6 @@ use super::args::LsArgs;
 use super::exit::{Exit, Failure};
 use super::selection::{self, Chosen};
 use super::{output, stores};
-use crate::agents;
 use crate::catalog::Catalog;
 use crate::session::{self, Refusal, State, rfc3339, short_id};
 
@@ -111,7 +110,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<Refusal>) 
         Ok(view) => {
             let history = &view.history;
             let turns = history.readable().is_ok().then_some(history.turns.len());
-            let writer = agents::agent(session.key.agent).writer(session, history, &catalog.running());
+            let writer = view.agent.writer(session, history, &catalog.running());
             (history.state.name(), turns, writer)
         }
         Err(refusal) => (State::of_unread(refusal).name(), None, None),

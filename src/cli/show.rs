@@ -13,7 +13,7 @@ use crate::agents;
 use crate::catalog::View;
 use crate::cut::{self, Undone};
 use crate::render;
-use crate::session::{Confidence, History, Refusal, Session, Turn, rfc3339};
+use crate::session::{Confidence, History, Refusal, Turn, rfc3339};
 
 /// Longest prompt in the list of turns, characters.
 const PROMPT: usize = 70;
@@ -77,7 +77,7 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
             return json(&view, project, &turns, &span, &|_| Confidence::Exact, out);
         }
         if asked.is_some() {
-            return print_text(&view.session, &turns, &span, out);
+            return print_text(&view, &turns, &span, out);
         }
         writeln!(out, "undo {} of {}, {}", number, view.session.id, rfc3339(undone.at))?;
         print_turns(&undone.turns, None, out)?;
@@ -94,7 +94,7 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         return json(&view, project, &turns, &span, &|n| history.boundary(n), out);
     }
     if let Some(number) = asked {
-        return print_text(&view.session, &[turn(history, number)?], &span, out);
+        return print_text(&view, &[turn(history, number)?], &span, out);
     }
     print_facts(&view, project, out)?;
     out.flush()?;
@@ -137,9 +137,8 @@ fn json(
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     let session = &view.session;
-    let agent = agents::agent(session.key.agent);
     let shown = |turn: &&Turn| {
-        let prompt = turn.prompt.as_ref().map(|_| agent.prompt(session, turn, &span(turn)?));
+        let prompt = turn.prompt.as_ref().map(|_| view.agent.prompt(session, turn, &span(turn)?));
         Ok(TurnShown {
             n: turn.n,
             prompt: prompt.transpose()?,
@@ -208,14 +207,9 @@ fn print_turns(turns: &[Turn], history: Option<&History>, out: &mut dyn Write) -
 }
 
 /// The same text as the turns' files in a mount.
-fn print_text(
-    session: &Session,
-    turns: &[&Turn],
-    span: Span<'_>,
-    out: &mut dyn Write,
-) -> Result<Exit, Failure> {
+fn print_text(view: &View, turns: &[&Turn], span: Span<'_>, out: &mut dyn Write) -> Result<Exit, Failure> {
     for turn in turns {
-        out.write_all(agents::turn_text(session, turn, &span(turn)?)?.as_bytes())?;
+        out.write_all(agents::turn_text(view.agent, &view.session, turn, &span(turn)?)?.as_bytes())?;
     }
     Ok(Exit::Done)
 }

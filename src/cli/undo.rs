@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::args::UndoArgs;
 use super::exit::{Exit, Failure};
 use super::{output, session_arg, show, stores};
-use crate::agents;
 use crate::catalog::View;
 use crate::cut;
 use crate::host::work_tree::shell_word;
@@ -69,7 +68,7 @@ fn plan(view: &View, n: u32) -> Result<Planned, Failure> {
     let history = &view.history;
     let point: &CutPoint = history.undo_point(n)?;
     // What would be refused is refused here, too: an archived thread, a file that another session needs.
-    agents::agent(view.session.key.agent).plan_undo(&view.session, history, n)?;
+    view.agent.plan_undo(&view.session, history, n)?;
     let keeps = history.turns_kept(n);
     let files = point.kept.iter().map(|kept| FileKept {
         file: in_session(&view.session, &kept.file),

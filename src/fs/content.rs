@@ -160,7 +160,8 @@ impl Fs {
                 let undone = self.undone(session, *number)?;
                 let turn = find(&undone.turns, *n)?;
                 let span = cut::undone_span(&undone, turn)?;
-                Ok(Text::of(agents::turn_text(&*self.catalog.session(&session.key)?, turn, &span)?))
+                let agent = self.catalog.agent_of(&session.key)?;
+                Ok(Text::of(agents::turn_text(agent, &*self.catalog.session(&session.key)?, turn, &span)?))
             }
             Part::UndoneStatus(number) => {
                 Ok(Text::of(super::format::undone_status(&self.undone(session, *number)?)))
@@ -210,8 +211,7 @@ impl Fs {
             Part::Prompt(n) => {
                 let turn = turn(&view.history, *n)?;
                 let span = self.catalog.span(view, turn)?;
-                let agent = agents::agent(view.session.key.agent);
-                Ok(agent.prompt(&view.session, turn, &span)?.into_bytes())
+                Ok(view.agent.prompt(&view.session, turn, &span)?.into_bytes())
             }
             Part::Record(n) => self.catalog.span(view, turn(&view.history, *n)?),
             Part::RecordsHead => {
@@ -228,8 +228,8 @@ impl Fs {
                 view.history.readable()?;
                 self.catalog.prove(view)?;
                 let mut text = String::new();
-                let agent = agents::agent(view.session.key.agent);
-                agent.context(&view.session, &view.history, &mut |_, item| render::item(&item, &mut text))?;
+                view.agent
+                    .context(&view.session, &view.history, &mut |_, item| render::item(&item, &mut text))?;
                 Ok(text.into_bytes())
             }
             _ => Err(Refusal::Internal { what: format!("{part:?} has no text") }),
@@ -238,7 +238,7 @@ impl Fs {
 
     fn turn_text(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
         let span = self.catalog.span(view, turn)?;
-        Ok(agents::turn_text(&view.session, turn, &span)?.into_bytes())
+        Ok(agents::turn_text(view.agent, &view.session, turn, &span)?.into_bytes())
     }
 
     /// What `make` makes of a view that is still true afterwards, and that view.

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 
 use super::node::{Control, SessionRef};
 use super::{Fs, format};
-use crate::agents;
 use crate::catalog::{Changed, View};
 use crate::cut;
 use crate::render::one_line;
@@ -210,8 +209,7 @@ impl Fs {
         view.history.readable()?;
         Ok(match control {
             Control::Undo => {
-                let agent = agents::agent(view.session.key.agent);
-                let refusals = agent.undo_refusals(&view.session, &view.history);
+                let refusals = view.agent.undo_refusals(&view.session, &view.history);
                 format::undo_plan(&view.session, &view.history, &refusals)
             }
             Control::Redo => format::redo_plan(&cut::undone(&self.state, &session.key)?),

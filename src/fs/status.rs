@@ -12,7 +12,6 @@ use super::Fs;
 use super::format::{self, Status};
 use super::node::SessionRef;
 use super::project_state::ProjectState;
-use crate::agents;
 use crate::cut;
 use crate::render::one_line;
 use crate::session::{Damage, Result, State, rfc3339};
@@ -29,16 +28,18 @@ impl Fs {
             Ok(view) => self.memory.writer(&session.key, recent, || {
                 // Whoever reads it wants to know who is there now; for its size alone a second does not matter.
                 let running = if recent { self.catalog.running() } else { Arc::default() };
-                agents::agent(session.key.agent).writer(&view.session, &view.history, &running)
+                view.agent.writer(&view.session, &view.history, &running)
             }),
             Err(_) => None,
         };
         let last = self.memory.last(&session.key);
         let history = view.as_ref().map(|view| &view.history).map_err(Clone::clone);
         let listing = self.catalog.last_listing();
-        let index = listing.problems.iter().find(|(kind, problem)| {
-            *kind == session.key.agent && agents::agent(*kind).index_file() == Some(problem.file.as_str())
-        });
+        let index_file = self.catalog.agent_of(&session.key)?.index_file();
+        let index = listing
+            .problems
+            .iter()
+            .find(|(kind, problem)| *kind == session.key.agent && index_file == Some(problem.file.as_str()));
         let index = index.map(|(_, problem)| problem);
         let beside = listing.problems.iter().filter(|(agent, damage)| {
             *agent == session.key.agent && Path::new(&damage.file).starts_with(&session.key.path)
