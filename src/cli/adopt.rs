@@ -118,7 +118,7 @@ fn choose(
     Ok(all.into_iter().filter(is_wanted).cloned().collect())
 }
 
-/// The directory that the copies shall belong to, as an agent started there calls it.
+/// The directory that the copies belong to, as an agent started there calls it.
 fn target(new: &Path) -> Result<PathBuf, Failure> {
     let refused = |action, errno: Errno| Refusal::Io { action, path: new.to_owned(), errno };
     let resolved = new.canonicalize().map_err(|error| Refusal::io("cannot copy sessions to", new, error))?;
@@ -139,10 +139,10 @@ fn target(new: &Path) -> Result<PathBuf, Failure> {
     Ok(resolved)
 }
 
-/// Refuses while the old project still is where it was.
+/// Refuses if the old project is still where it was.
 fn still_there(old: &[PathBuf]) -> Result<(), Failure> {
     for path in old {
-        // A symlink is no directory, whatever it leads to.
+        // A symlink is not a directory, whatever it leads to.
         let above = path.parent().and_then(selection::resolved);
         let own = above.and_then(|above| Some(above.join(path.file_name()?)));
         let there = selection::resolved(path);
@@ -153,7 +153,7 @@ fn still_there(old: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A moved directory takes the projects below it along, and each is a project of its own.
+/// Warns about projects below a moved directory: they moved along, but each is a project of its own.
 fn mention_projects_below(listing: &Listing, old: &[PathBuf]) {
     for old in old {
         let below = listing.projects.range(old.clone()..).map(|(project, _)| project);

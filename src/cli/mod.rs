@@ -37,7 +37,7 @@ pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way too, with exit code 0. A reader that has gone is no error.
+            // Help and version come this way too, with exit code 0. It is not an error if the reader has gone.
             if !error.use_stderr() {
                 let _ = error.print();
                 return Exit::Done.into();

@@ -45,7 +45,7 @@ pub fn run(args: &MountArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What is shown is not the repository's.
+/// Warns if the mount point is in a git work tree.
 fn mention_work_tree(mountpoint: &Path) {
     let tree = daemon::resolve(mountpoint).ok().and_then(|path| Some((work_tree::around(&path)?, path)));
     if let Some((tree, path)) = tree {
@@ -54,7 +54,7 @@ fn mention_work_tree(mountpoint: &Path) {
     }
 }
 
-/// What a mount in a git work tree means.
+/// The warning for a mount in a git work tree.
 pub fn in_work_tree(mountpoint: &Path, tree: &WorkTree) -> String {
     format!(
         "{} lies in the git work tree {}: git ignores what is shown there, but `git add -f`, `git stash -a` and `git clean -x` do not",
@@ -63,14 +63,14 @@ pub fn in_work_tree(mountpoint: &Path, tree: &WorkTree) -> String {
     )
 }
 
-/// Refuses a project that is neither a directory nor recorded by any session: the mount would stay empty
-/// without a word. A project that is gone from this machine keeps its sessions, and a new one gets some.
+/// Refuses a project that is neither a directory nor recorded by any session, since the mount would silently stay
+/// empty. A project that is gone from this machine keeps its sessions, and a new one will get some.
 fn project_must_be_known(args: &MountArgs, env: &Environment) -> Result<(), Failure> {
     let Some(dir) = &args.project else { return Ok(()) };
     let given = selection::as_given(Some(dir))?;
     let recorded = !Catalog::new(env, &args.stores.options()).listing().of(Some(&given)).is_empty();
     let looked_at = given.clone();
-    // Where a file system does not answer, nobody can say that the directory is not there.
+    // If a file system does not answer, the directory may be there.
     if recorded || host::within(host::PATIENCE, move || looked_at.is_dir()).unwrap_or(true) {
         return Ok(());
     }

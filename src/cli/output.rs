@@ -12,7 +12,7 @@ use super::exit::Failure;
 use crate::render;
 use crate::session::Refusal;
 
-/// A sentence on stderr. The reader may have gone; there is nobody else to tell.
+/// A sentence on stderr. An error is ignored: the reader may have gone.
 pub fn warn(sentence: &str) {
     let _ = writeln!(io::stderr(), "turnfs: {}", render::one_line(sentence));
 }
@@ -52,7 +52,7 @@ pub fn headline(text: &str, limit: usize) -> String {
     format!("{cut}{more}")
 }
 
-/// How long ago, in the largest unit that says something.
+/// How long ago, in the largest unit that fits.
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     match seconds {

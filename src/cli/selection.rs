@@ -47,9 +47,9 @@ pub fn as_given(dir: Option<&Path>) -> Result<PathBuf, Failure> {
     Ok(lexically_normal(&shell.unwrap_or(here).join(given)))
 }
 
-/// The project paths that a directory can stand for which may be there no longer, or be a link to where the
-/// project is now: as given, with what is above it resolved, and, for a directory in a mount, the one that it
-/// shows. The directory itself is not resolved. Each once.
+/// The project paths that a directory can stand for if it may be gone, or be a link to where the project is now: as
+/// given, with its parent resolved, and, for a directory in a mount, the one that it shows. The directory itself is
+/// not resolved. Each path once.
 ///
 /// # Errors
 /// When there is no working directory.

@@ -14,14 +14,14 @@ use crate::session::Refusal;
 /// The catalog of the stores that the arguments name.
 ///
 /// # Errors
-/// When there is no place to look at (no HOME).
+/// If no store has a place (HOME is not set).
 pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
     args.must_exist()?;
     let catalog = Catalog::for_one_command(&Environment::of_process(), &args.options());
     if catalog.stores().is_empty() {
         return Err(daemon::Failure::NoStore.into());
     }
-    // Also for who only looks: half a cut must not be shown as a session.
+    // Also before commands that only read: half a cut must not be shown as a session.
     match recovered_state() {
         Ok(_) | Err(Failure::Refused(Refusal::NotFound { .. })) => {}
         Err(failure) => {
@@ -35,7 +35,7 @@ pub fn open(args: &StoreArgs) -> Result<Arc<Catalog>, Failure> {
 /// turnfs's state directory as it is.
 ///
 /// # Errors
-/// When it cannot be told where it is.
+/// If its place is not known (no HOME).
 pub fn state() -> Result<StateDir, Failure> {
     Ok(StateDir::of(&Environment::of_process())?)
 }
@@ -43,7 +43,7 @@ pub fn state() -> Result<StateDir, Failure> {
 /// turnfs's state directory, after what a crash left half done in a store was finished or rolled back.
 ///
 /// # Errors
-/// When it cannot be told where it is, or be read.
+/// If its place is not known, or it cannot be read.
 pub fn recovered_state() -> Result<StateDir, Failure> {
     let state = state()?;
     for sentence in cut::recover(&state)? {
