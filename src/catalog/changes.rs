@@ -91,8 +91,7 @@ impl Catalog {
     /// Whether every change of the list of sessions will be told (of a store that is not there, within a
     /// second).
     pub fn listing_is_pushed(&self) -> bool {
-        let seen = self.seen.read();
-        (0..self.stores.len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
+        self.everything_is_heard(&self.seen.read())
     }
 
     /// How the changes of each store are noticed, in the order of [`Catalog::stores`].

@@ -107,11 +107,7 @@ fn only(text: &str, found: &[&Found]) -> Result<Found> {
     let same_id = found.iter().all(|one| meant(one).id == meant(found[0]).id);
     let shown = |one: &&&Found| {
         let session = meant(one);
-        match (same_id, title(&session)) {
-            (true, _) => one.listed.name.clone(),
-            (false, Some(title)) => format!("{} ({})", session.id, short(title)),
-            (false, None) => session.id.clone(),
-        }
+        if same_id { one.listed.name.clone() } else { with_title(&session) }
     };
     let mut which: Vec<String> = found.iter().take(NAMED).map(|one| shown(&one)).collect();
     if found.len() > NAMED {
@@ -128,6 +124,14 @@ fn only(text: &str, found: &[&Found]) -> Result<Found> {
 /// The title as lists show it.
 fn title(session: &Session) -> Option<&str> {
     session.title.as_deref().or(session.first_prompt.as_deref())
+}
+
+/// The id, and the title where there is one.
+fn with_title(session: &Session) -> String {
+    match title(session) {
+        Some(title) => format!("{} ({})", session.id, short(title)),
+        None => session.id.clone(),
+    }
 }
 
 fn short(title: &str) -> String {
@@ -177,11 +181,7 @@ fn near(text: &str, all: &[Found]) -> Vec<String> {
         } else {
             continue;
         };
-        let shown = match title(session) {
-            Some(title) => format!("{} ({})", session.id, short(title)),
-            None => session.id.clone(),
-        };
-        scored.push((score, shown));
+        scored.push((score, with_title(session)));
     }
     scored.sort_by_key(|(score, _)| *score);
     scored.truncate(SUGGESTED);

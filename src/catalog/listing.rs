@@ -1,6 +1,6 @@
 //! The list of all sessions, and how it is kept true to the disk.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,22 +57,22 @@ impl Listing {
     /// The sessions whose name would be the path of a project or of a directory above one, and that have another
     /// one therefore: the session's project, the session, and that path.
     pub fn stepped_aside(&self) -> Vec<(&Path, &Listed, PathBuf)> {
-        let all = self
-            .projects
-            .iter()
-            .flat_map(|(project, sessions)| sessions.iter().map(move |listed| (project.as_path(), listed)));
-        let aside = all.filter_map(|(project, listed)| {
+        let aside = self.placed().filter_map(|(project, listed)| {
             let taken = project.join(names::plain_name(listed)?);
             self.leads_to_project(&taken).then_some((project, listed, taken))
         });
         aside.collect()
     }
 
+    fn placed(&self) -> impl Iterator<Item = (&Path, &Listed)> {
+        self.projects
+            .iter()
+            .flat_map(|(project, sessions)| sessions.iter().map(move |listed| (project.as_path(), listed)))
+    }
+
     /// Every session with its project, newest activity first.
     pub fn all(&self) -> Vec<(Option<&Path>, &Listed)> {
-        let placed = self.projects.iter().flat_map(|(project, sessions)| {
-            sessions.iter().map(move |listed| (Some(project.as_path()), listed))
-        });
+        let placed = self.placed().map(|(project, listed)| (Some(project), listed));
         let mut all: Vec<_> = placed.chain(self.unplaced.iter().map(|listed| (None, listed))).collect();
         all.sort_by(|(_, a), (_, b)| a.session.newest_first(&b.session));
         all
@@ -80,8 +80,7 @@ impl Listing {
 
     /// Whether `path` is a recorded project or a directory above one.
     pub fn leads_to_project(&self, path: &Path) -> bool {
-        // Paths sort by components, so what lies below `path` follows it directly.
-        self.projects.range(path.to_path_buf()..).next().is_some_and(|(project, _)| project.starts_with(path))
+        leads_to_any(path, &self.projects)
     }
 }
 
@@ -129,6 +128,13 @@ impl Snapshot {
 
     fn heard_of(&self, store: usize) -> u64 {
         self.heard.get(store).map_or(NEVER, |heard| heard.load(Ordering::SeqCst))
+    }
+
+    /// Notes that nothing differed when this much had been heard of each store.
+    fn is_true_until(&self, heard: &[u64]) {
+        for (known, heard) in self.heard.iter().zip(heard) {
+            known.store(*heard, Ordering::SeqCst);
+        }
     }
 
     /// Makes the next look a real one.
@@ -196,7 +202,6 @@ impl Snapshot {
                 Place::Unplaced { .. } => unplaced.push(session),
             }
         }
-        let paths: BTreeSet<PathBuf> = projects.keys().cloned().collect();
         let named = |project: Option<&Path>, mut sessions: Vec<Arc<Session>>| {
             sessions.sort_by(|a, b| a.newest_first(b));
             let known = |session: &Session| {
@@ -205,12 +210,8 @@ impl Snapshot {
                 given.map(|given| given.name.clone())
             };
             // A path has one thing at it: where a project lies at a session's place, the session has another name.
-            let is_taken = |name: &str| {
-                project.is_some_and(|project| {
-                    let path = project.join(name);
-                    paths.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path))
-                })
-            };
+            let is_taken =
+                |name: &str| project.is_some_and(|project| leads_to_any(&project.join(name), &projects));
             names::named(sessions, known, is_taken)
         };
         let problems = found.iter().zip(stores).flat_map(|(discovery, store)| {
@@ -218,11 +219,8 @@ impl Snapshot {
         });
         let listing = Listing {
             projects: projects
-                .into_iter()
-                .map(|(project, sessions)| {
-                    let named = named(Some(&project), sessions);
-                    (project, named)
-                })
+                .iter()
+                .map(|(project, sessions)| (project.clone(), named(Some(project), sessions.clone())))
                 .collect(),
             unplaced: named(None, unplaced),
             problems: problems.collect(),
@@ -238,6 +236,12 @@ impl Snapshot {
         let heard = heard.iter().map(|heard| AtomicU64::new(*heard)).collect();
         Snapshot { by_key, names, listing: Arc::new(listing), found, at, indexes, heard }
     }
+}
+
+/// Whether `path` is one of these projects or a directory above one.
+fn leads_to_any<T>(path: &Path, projects: &BTreeMap<PathBuf, T>) -> bool {
+    // Paths sort by components, so what lies below `path` follows it directly.
+    projects.range(path.to_path_buf()..).next().is_some_and(|(project, _)| project.starts_with(path))
 }
 
 /// The name that a session's directory was given.
@@ -344,9 +348,7 @@ impl Catalog {
         if !found.is_empty()
             && found.iter().zip(&previous.found).all(|(now, before)| Arc::ptr_eq(now, before))
         {
-            for (known, heard) in previous.heard.iter().zip(heard) {
-                known.store(heard, Ordering::SeqCst);
-            }
+            previous.is_true_until(&heard);
             return previous;
         }
         let seen = Arc::new(Snapshot::of(found, &self.stores, at, &previous, &heard));
@@ -377,9 +379,7 @@ impl Catalog {
         };
         let heard: Vec<u64> = heard.iter().enumerate().map(|(store, heard)| later(store, heard)).collect();
         if fresh.is_empty() {
-            for (known, heard) in previous.heard.iter().zip(heard) {
-                known.store(heard, Ordering::SeqCst);
-            }
+            previous.is_true_until(&heard);
             return Some(previous);
         }
         let seen = Arc::new(previous.with(fresh, &heard));
@@ -405,7 +405,7 @@ impl Catalog {
     }
 
     /// Whether every change of a store that is there will be heard.
-    fn everything_is_heard(&self, seen: &Snapshot) -> bool {
+    pub(super) fn everything_is_heard(&self, seen: &Snapshot) -> bool {
         (0..self.stores.len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
     }
 

@@ -192,13 +192,17 @@ impl Catalog {
 
     /// Whether a session of the last listing is still there, and where it was; cheap.
     pub fn is_current(&self, session: &Arc<Session>) -> bool {
-        let seen = self.seen.read().clone();
-        let current = self.indexes_hold(&seen) && self.still_there(session).is_some();
-        if !current {
-            // The disk says otherwise already, whatever was heard.
+        self.still_listed(&self.seen.read().clone(), session).is_some()
+    }
+
+    /// A session of the last look, with its last activity as it is now; `None` if the disk says otherwise: then the
+    /// next look is a real one, whatever was heard.
+    fn still_listed(&self, seen: &listing::Snapshot, session: &Arc<Session>) -> Option<Arc<Session>> {
+        let session = if self.indexes_hold(seen) { self.still_there(session) } else { None };
+        if session.is_none() {
             seen.distrust();
         }
-        current
+        session
     }
 
     /// The session, as it is on disk now.
@@ -207,14 +211,8 @@ impl Catalog {
     /// [`Refusal::NotFound`] when it is gone; and as [`Catalog::listing`].
     pub fn session(&self, key: &SessionKey) -> Result<Arc<Session>> {
         let seen = self.seen.read().clone();
-        if let Some(session) = seen.by_key.get(key) {
-            if self.indexes_hold(&seen)
-                && let Some(session) = self.still_there(session)
-            {
-                return Ok(session);
-            }
-            // The disk says otherwise already, whatever was heard.
-            seen.distrust();
+        if let Some(session) = seen.by_key.get(key).and_then(|session| self.still_listed(&seen, session)) {
+            return Ok(session);
         }
         if let Some(session) = self.look().by_key.get(key) {
             return Ok(session.clone());

@@ -287,11 +287,10 @@ impl Watch {
         }
         let wanted: HashSet<PathBuf> = directories
             .iter()
-            .map(
-                |dir| {
-                    if dir.as_os_str().is_empty() { heard.root.to_path_buf() } else { heard.root.join(dir) }
-                },
-            )
+            .map(|dir| match dir.as_os_str().is_empty() {
+                true => heard.root.to_path_buf(),
+                false => heard.root.join(dir),
+            })
             .collect();
         // Before anything in it is watched: what takes its place meanwhile has another identity.
         *heard.place.lock() = heard.identity();
@@ -302,26 +301,12 @@ impl Watch {
         // A watch stays with what a link led to when it was set.
         for (link, _) in links.iter().filter(|link| !before.contains(link)) {
             let below = heard.root.join(link);
-            for dir in watched.extract_if(|dir| dir.starts_with(&below)) {
-                // It may have gone by itself.
-                if let Err(error) = watcher.unwatch(&dir) {
-                    log::debug!("not watched any more: {}: {error}", dir.display());
-                }
-            }
+            unwatch(watcher, &mut watched, |dir| dir.starts_with(&below));
         }
         let unheard: HashSet<PathBuf> = found.unheard.iter().map(|file| heard.root.join(file)).collect();
-        let old: Vec<PathBuf> = watched
-            .iter()
-            .filter(|dir| dir.starts_with(&heard.root) && !wanted.contains(*dir) && !unheard.contains(*dir))
-            .cloned()
-            .collect();
-        for dir in old {
-            watched.remove(&dir);
-            // It may have gone by itself.
-            if let Err(error) = watcher.unwatch(&dir) {
-                log::debug!("not watched any more: {}: {error}", dir.display());
-            }
-        }
+        unwatch(watcher, &mut watched, |dir| {
+            dir.starts_with(&heard.root) && !wanted.contains(dir) && !unheard.contains(dir)
+        });
         let mut polled = BTreeMap::new();
         let mut any_new = false;
         for dir in wanted {
@@ -375,6 +360,20 @@ impl Watch {
     }
 }
 
+/// Stops watching these directories.
+fn unwatch(
+    watcher: &mut RecommendedWatcher,
+    watched: &mut HashSet<PathBuf>,
+    which: impl Fn(&PathBuf) -> bool,
+) {
+    for dir in watched.extract_if(which) {
+        // It may have gone by itself.
+        if let Err(error) = watcher.unwatch(&dir) {
+            log::debug!("not watched any more: {}: {error}", dir.display());
+        }
+    }
+}
+
 fn reason(error: &notify::Error) -> String {
     match error.kind {
         notify::ErrorKind::MaxFilesWatch => {
@@ -406,6 +405,14 @@ impl Heard {
     fn is_covered(&self) -> bool {
         let covered = self.covered.load(Ordering::SeqCst);
         covered > self.unsettled.load(Ordering::SeqCst)
+    }
+
+    /// Counts an event; one that `unsettles` may have made a directory that nobody watches yet.
+    fn count(&self, unsettles: bool) {
+        let event = self.events.fetch_add(1, Ordering::SeqCst) + 1;
+        if unsettles {
+            self.unsettled.fetch_max(event, Ordering::SeqCst);
+        }
     }
 }
 
@@ -449,10 +456,7 @@ impl EventSink {
     fn note(&self, path: PathBuf, unsettles: bool, gone: bool) {
         let mut news = self.news.lock();
         for store in self.stores.iter().filter(|store| path.starts_with(&store.root)) {
-            let event = store.events.fetch_add(1, Ordering::SeqCst) + 1;
-            if unsettles {
-                store.unsettled.fetch_max(event, Ordering::SeqCst);
-            }
+            store.count(unsettles);
         }
         if gone {
             news.gone.push(path.clone());
@@ -479,8 +483,7 @@ impl EventSink {
         log::warn!("{what}; every store is looked at again");
         let mut news = self.news.lock();
         for store in &self.stores {
-            let event = store.events.fetch_add(1, Ordering::SeqCst) + 1;
-            store.unsettled.fetch_max(event, Ordering::SeqCst);
+            store.count(true);
         }
         news.everything = true;
         self.arrived.notify_one();
