@@ -7,25 +7,98 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::{CHUNK, Open, Tree};
-use super::journal::{Change, Direction, How, Image};
+use super::entry;
+use super::journal::{Change, Direction, FileChange, How, Image, NewDir, NewFiles, StoredPath};
 use super::lease::HeldLocks;
+use super::row;
 use super::scan::Scan;
 use super::several_names::{self, new_name as temporary_name};
+use crate::agents::Agent;
 use crate::session::{Refusal, Result};
 
 /// Where changes are made: the store, with the hands that hold its files, and the undo's directory.
 pub(super) struct ApplyContext<'a> {
+    pub agent: &'a dyn Agent,
     pub store: &'a Tree,
     pub hands: &'a HeldLocks,
-    pub backup: &'a Tree,
+    /// `None` for a fork, which changes no file that is there.
+    pub backup: Option<&'a Tree>,
 }
 
 impl ApplyContext<'_> {
     /// Makes one change, durable when this returns.
     ///
     /// # Errors
-    /// [`Refusal::Changed`] if the file is no longer as long as it was; nothing was done to it then.
-    pub fn apply(&self, index: usize, change: &Change, direction: Direction) -> Result<()> {
+    /// [`Refusal::Changed`] if what is changed is no longer as it was; nothing was done to it then.
+    pub fn apply(&self, number: usize, change: &Change, direction: Direction) -> Result<()> {
+        match change {
+            Change::Entry(entry) => entry::apply(self.agent, self.store, entry, direction),
+            Change::File(file) => self.apply_file(number, file, direction),
+            Change::Rows(rows) => row::Held::take_its_own(self.store, rows, direction)?.apply(),
+            Change::Dir(new) => self.place_dir(new),
+            Change::Files(new) => self.place_files(new),
+        }
+    }
+
+    /// Brings what a change touches back to the state before it, from whatever state it is in. A sentence if
+    /// there was something to tell.
+    ///
+    /// # Errors
+    /// What prevents that.
+    pub fn roll_back(&self, number: usize, change: &Change, direction: Direction) -> Result<Option<String>> {
+        match change {
+            Change::Entry(entry) => entry::roll_back(self.agent, self.store, entry, direction),
+            Change::File(file) => self.roll_back_file(number, file, direction),
+            Change::Rows(rows) => row::roll_back(self.store, rows, direction),
+            Change::Dir(new) => self.remove_dir(new).map(|()| None),
+            Change::Files(new) => self.remove_files(new).map(|()| None),
+        }
+    }
+
+    /// The directory was built where no client looks.
+    fn place_dir(&self, NewDir { dir, staging }: &NewDir) -> Result<()> {
+        self.store.ensure_parents(dir)?;
+        self.store.rename(staging, dir, false)?;
+        self.store.sync_parent(dir)?;
+        self.store.sync_parent(staging)
+    }
+
+    fn remove_dir(&self, NewDir { dir, staging }: &NewDir) -> Result<()> {
+        if self.store.stat(dir)?.is_some() {
+            // Out of every client's sight in one moment.
+            self.store.rename(dir, staging, false)?;
+            self.store.sync_parent(dir)?;
+        }
+        if self.store.stat(staging)?.is_none() {
+            return Ok(());
+        }
+        self.store.remove_dir(staging)?;
+        self.store.sync_parent(staging)
+    }
+
+    /// The files were built under names that no client looks at.
+    fn place_files(&self, new: &NewFiles) -> Result<()> {
+        for StoredPath(file) in &new.files {
+            self.store.rename(&entry::temporary_name(file), file, false)?;
+        }
+        for StoredPath(file) in &new.files {
+            self.store.sync_parent(file)?;
+        }
+        Ok(())
+    }
+
+    fn remove_files(&self, new: &NewFiles) -> Result<()> {
+        for StoredPath(file) in new.files.iter().rev() {
+            self.store.unlink(&entry::temporary_name(file))?;
+            self.store.unlink_durably(file)?;
+        }
+        for StoredPath(dir) in new.dirs.iter().rev() {
+            self.store.remove_if_empty(dir)?;
+        }
+        Ok(())
+    }
+
+    fn apply_file(&self, index: usize, change: &FileChange, direction: Direction) -> Result<()> {
         match change.how {
             How::InPlace => self.with_open(&change.file, |open| {
                 let (Some(from), Some(to)) = (direction.start(change), direction.goal(change)) else {
@@ -52,8 +125,18 @@ impl ApplyContext<'_> {
         }
     }
 
-    /// Whether the file is exactly what the change promises; more behind it is somebody else's append.
-    pub fn is_applied(&self, change: &Change, direction: Direction) -> Result<bool> {
+    /// Refuses if the file is not exactly what the change promises; more behind it is somebody else's append.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAsPromised`], or what prevents looking.
+    pub fn require_applied(&self, change: &FileChange, direction: Direction) -> Result<()> {
+        match self.is_applied(change, direction)? {
+            true => Ok(()),
+            false => Err(Refusal::NotAsPromised { what: change.file.display().to_string() }),
+        }
+    }
+
+    fn is_applied(&self, change: &FileChange, direction: Direction) -> Result<bool> {
         let scan = |open: &Open, image: Image| {
             Ok(Scan::of(open, &[image.len])?.prefix(image.len) == Some(image.hash))
         };
@@ -67,9 +150,12 @@ impl ApplyContext<'_> {
         }
     }
 
-    /// Brings a file back to the state before the change, from whatever state it is in. A sentence if
-    /// there was something to tell.
-    pub fn roll_back(&self, index: usize, change: &Change, direction: Direction) -> Result<Option<String>> {
+    fn roll_back_file(
+        &self,
+        index: usize,
+        change: &FileChange,
+        direction: Direction,
+    ) -> Result<Option<String>> {
         let note = match change.how {
             How::InPlace => self.roll_back_in_place(index, change, direction)?,
             How::Rename => self.roll_back_rename(index, change, direction)?,
@@ -86,7 +172,7 @@ impl ApplyContext<'_> {
     fn roll_back_in_place(
         &self,
         index: usize,
-        change: &Change,
+        change: &FileChange,
         direction: Direction,
     ) -> Result<Option<String>> {
         let (Some(from), Some(to)) = (direction.start(change), direction.goal(change)) else {
@@ -125,10 +211,10 @@ impl ApplyContext<'_> {
                 0 => None,
                 _ => {
                     let name = self.unused("grown", index)?;
-                    let copy = self.backup.create(&name)?;
+                    let copy = self.backup()?.create(&name)?;
                     copy.copy_from(open, growth_at, grown, 0)?;
                     copy.sync()?;
-                    self.backup.sync_parent(&name)?;
+                    self.backup()?.sync_parent(&name)?;
                     Some(copy)
                 }
             };
@@ -153,7 +239,7 @@ impl ApplyContext<'_> {
         })
     }
 
-    fn take_in_old(&self, change: &Change, from: &Image, now: &Open) -> Result<()> {
+    fn take_in_old(&self, change: &FileChange, from: &Image, now: &Open) -> Result<()> {
         let is_awaited = self.hands.is_awaited(&change.file);
         several_names::take_in_old(self.store, &change.file, from, now, is_awaited)
     }
@@ -162,7 +248,7 @@ impl ApplyContext<'_> {
     /// Its content: what was kept, the `old` tail, and what stands in `open` from `growth_at` on.
     fn restore_in_a_new_file(
         &self,
-        change: &Change,
+        change: &FileChange,
         from: &Image,
         open: &Open,
         growth_at: u64,
@@ -196,7 +282,7 @@ impl ApplyContext<'_> {
     fn roll_back_rename(
         &self,
         index: usize,
-        change: &Change,
+        change: &FileChange,
         direction: Direction,
     ) -> Result<Option<String>> {
         self.store.unlink(&temporary_name(&change.file))?;
@@ -228,28 +314,34 @@ impl ApplyContext<'_> {
 
     fn save_aside(&self, index: usize, open: &Open) -> Result<PathBuf> {
         let name = self.unused("found", index)?;
-        let copy = self.backup.create(&name)?;
+        let copy = self.backup()?.create(&name)?;
         copy.copy_from(open, 0, open.len()?, 0)?;
         copy.sync()?;
-        self.backup.sync_parent(&name)?;
-        Ok(self.backup.path().join(name))
+        self.backup()?.sync_parent(&name)?;
+        Ok(self.backup()?.path().join(name))
     }
 
     /// A name in the undo's directory that no earlier try has used.
     fn unused(&self, what: &str, index: usize) -> Result<PathBuf> {
         for n in 0..u32::MAX {
             let name = Path::new("files").join(format!("{index}.{what}-{n}"));
-            if self.backup.stat(&name)?.is_none() {
+            if self.backup()?.stat(&name)?.is_none() {
                 return Ok(name);
             }
         }
         Err(Refusal::Internal { what: "no name left in the undo's directory".into() })
     }
 
-    fn tail(&self, name: &Path) -> Result<Open> {
+    fn backup(&self) -> Result<&Tree> {
         self.backup
+            .ok_or_else(|| Refusal::Internal { what: "a file is to be changed without a backup".into() })
+    }
+
+    fn tail(&self, name: &Path) -> Result<Open> {
+        let backup = self.backup()?;
+        backup
             .read(name)?
-            .ok_or_else(|| Refusal::NotFound { what: self.backup.path().join(name).display().to_string() })
+            .ok_or_else(|| Refusal::NotFound { what: backup.path().join(name).display().to_string() })
     }
 
     fn with_open<T>(&self, file: &Path, act: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
@@ -263,7 +355,7 @@ impl ApplyContext<'_> {
     }
 
     /// A new file beside, fsynced, renamed into place, the directory fsynced.
-    fn put(&self, change: &Change, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
+    fn put(&self, change: &FileChange, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
         let temporary = temporary_name(&change.file);
         self.store.ensure_parents(&change.file)?;
         let open = self.store.create(&temporary)?;
@@ -286,7 +378,7 @@ impl ApplyContext<'_> {
     }
 }
 
-fn broken(change: &Change) -> Refusal {
+fn broken(change: &FileChange) -> Refusal {
     Refusal::Internal { what: format!("the journal's change of {} makes no sense", change.file.display()) }
 }
 

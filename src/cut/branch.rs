@@ -159,8 +159,7 @@ impl Copy<'_> {
                     Some(version) => Some(version.clone()),
                     None => self.now(&left.file)?,
                 };
-                let change = record.changes.iter().enumerate().find(|(_, change)| change.file == left.file);
-                let version = match (change, left.len) {
+                let version = match (record.file(&left.file), left.len) {
                     // The undo made it.
                     (Some((_, change)), _) if change.before.is_none() => continue,
                     (Some((index, change)), _) => {
@@ -249,8 +248,8 @@ impl Copy<'_> {
 
 /// Length and hash of a file before the undo.
 fn noted(record: &Record, file: &Path) -> Option<(u64, FileHash)> {
-    match record.changes.iter().find(|change| change.file == file) {
-        Some(change) => change.before.map(|image| (image.len, image.hash)),
+    match record.file(file) {
+        Some((_, change)) => change.before.map(|image| (image.len, image.hash)),
         None => {
             let left = record.leaves.iter().find(|left| left.file == file)?;
             left.len.map(|len| (len, left.hash))
@@ -260,8 +259,10 @@ fn noted(record: &Record, file: &Path) -> Option<(u64, FileHash)> {
 
 /// A row must name the new file at its place in the store.
 fn name_the_store(plan: &mut ForkPlan, copy: &Path, store: &Path) {
-    let NewFiles::Beside { row: Some(row), .. } = &mut plan.made else { return };
-    for (_, value) in row.after.iter_mut().flat_map(|row| &mut row.0) {
+    let NewFiles::Beside { rows: Some(rows), .. } = &mut plan.made else { return };
+    let values =
+        rows.changes.iter_mut().filter_map(|change| change.after.as_mut()).flat_map(|row| &mut row.0);
+    for (_, value) in values {
         if let SqlValue::Text(text) = value
             && let Ok(within) = Path::new(text.as_str()).strip_prefix(copy)
         {

@@ -1,10 +1,11 @@
 //! One fork from beginning to end: lock, look, plan, verify, journal, make, read again, commit.
 //!
-//! What a fork makes is a directory of its own (here), or files that stand beside those of other sessions
-//! (`fork_files`). Either way nothing of it counts before all of it is durable, and the source is only read.
+//! What a fork makes is a directory of its own, or files that stand beside those of other sessions. Either way nothing
+//! of it counts before all of it is durable, and the source is only read.
 //!
 //! A project's entry in a shared index comes before the directory, for a client must never find a session of
-//! a project that its index does not list; a session's entry comes last.
+//! a project that its index does not list. Of files among others the session's entry or row comes last: a crash before
+//! it leaves files that no client looks at.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,15 +13,17 @@ use std::sync::Arc;
 use super::adopted;
 use super::disk::Tree;
 use super::entry;
-use super::execute::{is_rebuilt, now, take_hands};
-use super::fork_files;
-use super::journal::{Direction, EntryChange, Kind, NewDir, Owner, Record, StoreLock, VERSION};
+use super::journal::{
+    self, Change, Direction, Kind, NewDir, Owner, RECORD_VERSION, Record, StoreLock, StoredPath, now,
+};
 use super::lease::HeldLocks;
 use super::recover::recover_session;
 use super::resolve::{self, Growth, LockedSources};
 use super::scan;
-use super::state::{JOURNAL, Locked, StateDir};
-use super::verify::{self, Expected, Proof};
+use super::state::{Locked, StateDir};
+use super::transaction::{Cut, Prepared};
+use super::verify::{self, Expected, Proof, is_rebuilt};
+use super::writers::take_hands;
 use crate::agents::Agent;
 use crate::session::{Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey};
 
@@ -83,10 +86,10 @@ pub(super) struct Fork<'a> {
 }
 
 /// A file of the fork as it was written: its place in the store, length and hash.
-pub(super) struct Written {
-    pub file: PathBuf,
-    pub len: u64,
-    pub hash: FileHash,
+struct Written {
+    file: PathBuf,
+    len: u64,
+    hash: FileHash,
 }
 
 impl Fork<'_> {
@@ -96,21 +99,47 @@ impl Fork<'_> {
         let marks = resolve::marks(self.plan.made.contents());
         let mut ground =
             LockedSources::check(self.source, &hands, &self.plan.based_on, marks, Growth::Accepted)?;
-        match &self.plan.made {
-            NewFiles::Dir { dir, staging, files } => {
-                let new = NewDir { dir: dir.clone(), staging: staging.clone() };
-                self.in_dir(&hands, &mut ground, &new, files)
-            }
-            NewFiles::Beside { files, row } => {
-                fork_files::make(self, &hands, &mut ground, files, row.as_ref())
-            }
-        }
+        let record = self.record()?;
+        self.locked.write_journal(&record)?;
+        let (agent, store, locked, direction) = (self.agent, self.store, self.locked, Direction::Undo);
+        let cut = Cut { agent, store, locked, backup: None, record: &record, direction };
+        let written = match self.build(&hands, &mut ground) {
+            Ok(written) => written,
+            Err(refusal) => return Err(cut.roll_back(&hands, false, refusal)),
+        };
+        // From here others may wait for the locks.
+        Prepared::new(cut, hands, None)?.apply()?.verify(|_| self.read_again(&written))?.commit()?;
+        Ok(self.plan.promise.id.clone())
     }
 
-    /// The journal of a fork that makes nothing yet.
-    pub fn record(&self) -> Record {
-        Record {
-            version: VERSION,
+    /// What is going to be done.
+    fn record(&self) -> Result<Record> {
+        let entry =
+            || -> Result<_> { Ok(entry::resolve(self.agent, self.store, self.plan)?.map(Change::Entry)) };
+        let mut changes = Vec::new();
+        match &self.plan.made {
+            NewFiles::Dir { dir, staging, .. } => {
+                self.must_be_free(dir)?;
+                changes.extend(entry()?);
+                changes.push(Change::Dir(NewDir { dir: dir.clone(), staging: staging.clone() }));
+            }
+            NewFiles::Beside { files, rows } => {
+                if files.is_empty() {
+                    return Err(Refusal::Internal { what: "a fork that makes no file".into() });
+                }
+                for (file, _) in files {
+                    self.must_be_free(file)?;
+                }
+                changes.push(Change::Files(journal::NewFiles {
+                    dirs: self.missing_above(files)?,
+                    files: files.iter().map(|(file, _)| StoredPath(file.clone())).collect(),
+                }));
+                changes.extend(entry()?);
+                changes.extend(rows.clone().map(Change::Rows));
+            }
+        }
+        Ok(Record {
+            version: RECORD_VERSION,
             kind: Kind::Fork,
             number: 0,
             at: now(),
@@ -118,24 +147,19 @@ impl Fork<'_> {
             turns_before: 0,
             turns_after: self.plan.promise.turns,
             grew: false,
-            changes: Vec::new(),
-            new_dir: None,
-            new_files: Vec::new(),
-            new_dirs: Vec::new(),
-            entry: None,
-            row: None,
+            changes,
             spread: false,
             locks: StoreLock::of(&self.plan.locks),
             leaves: Vec::new(),
             links: self.store.links(),
-        }
+        })
     }
 
     /// Makes sure that nothing stands at `place`, relative to the store's root.
     ///
     /// # Errors
     /// EEXIST when something stands where the fork is to be.
-    pub fn must_be_free(&self, place: &Path) -> Result<()> {
+    fn must_be_free(&self, place: &Path) -> Result<()> {
         match self.store.stat(place)? {
             None => Ok(()),
             Some(_) => {
@@ -149,7 +173,7 @@ impl Fork<'_> {
     ///
     /// # Errors
     /// [`Refusal::NotAsPromised`], or what prevents reading it.
-    pub fn read_again(&self, written: &[Written]) -> Result<()> {
+    fn read_again(&self, written: &[Written]) -> Result<()> {
         let promise = &self.plan.promise;
         let new = Session {
             key: SessionKey { path: Arc::from(promise.session.as_path()), ..self.session.key.clone() },
@@ -177,113 +201,61 @@ impl Fork<'_> {
         self.proof.holds(&history)
     }
 
-    /// Removes the journal: the fork counts.
-    pub fn commit(&self) -> Result<()> {
-        self.locked.tree().unlink(Path::new(JOURNAL))?;
-        self.locked.tree().sync_dir(Path::new(""))
-    }
-
-    /// The errno of the first error, once the store is as before; else that it is not.
-    pub fn abort(&self, put_back: Result<()>, why: Refusal) -> Refusal {
-        match put_back.and_then(|()| self.commit()) {
-            Ok(()) => why,
-            Err(rolling_back) => {
-                Refusal::NotPutBack { why: Box::new(why), rolling_back: Box::new(rolling_back) }
-            }
-        }
-    }
-
-    fn in_dir(
-        &self,
-        hands: &HeldLocks,
-        ground: &mut LockedSources,
-        new: &NewDir,
-        files: &[(PathBuf, Content)],
-    ) -> Result<String> {
-        self.must_be_free(&new.dir)?;
-        let entry = entry::resolve(self.agent, self.store, self.plan)?;
-        let record = Record { new_dir: Some(new.clone()), entry, ..self.record() };
-        self.locked.write_journal(&record)?;
-        let entry = record.entry.as_ref();
-        let made = self.build(hands, ground, new, files, entry).and_then(|written| self.read_again(&written));
-        match made.and_then(|()| self.commit()) {
-            Ok(()) => Ok(self.plan.promise.id.clone()),
-            Err(refusal) => Err(self.abort(self.remove(new, entry), refusal)),
-        }
-    }
-
-    /// Builds the directory where no client looks, and renames it to its place.
-    fn build(
-        &self,
-        hands: &HeldLocks,
-        ground: &mut LockedSources,
-        NewDir { dir, staging }: &NewDir,
-        files: &[(PathBuf, Content)],
-        entry: Option<&EntryChange>,
-    ) -> Result<Vec<Written>> {
-        let store = self.store;
-        let mut made = vec![staging.clone()];
-        store.mkdir(staging)?;
-        let mut written = Vec::new();
-        for (name, content) in files {
-            for above in name.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
-                let above = staging.join(above);
-                if !made.contains(&above) {
-                    store.mkdir(&above)?;
-                    made.push(above);
+    /// The directories above these files that are not there, outermost first.
+    fn missing_above(&self, files: &[(PathBuf, Content)]) -> Result<Vec<StoredPath>> {
+        let mut missing: Vec<StoredPath> = Vec::new();
+        for (file, _) in files {
+            let above: Vec<&Path> =
+                file.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
+            for dir in above.into_iter().rev() {
+                if !missing.iter().any(|known| known.0 == dir) && self.store.stat(dir)?.is_none() {
+                    missing.push(StoredPath(dir.to_owned()));
                 }
             }
-            let file = store.create(&staging.join(name))?;
+        }
+        Ok(missing)
+    }
+
+    /// Writes the new files where no client looks, durable but for their names among others.
+    fn build(&self, hands: &HeldLocks, ground: &mut LockedSources) -> Result<Vec<Written>> {
+        let (files, made_as, is_at): (_, &dyn Fn(&Path) -> PathBuf, &dyn Fn(&Path) -> PathBuf) =
+            match &self.plan.made {
+                NewFiles::Dir { dir, staging, files } => {
+                    (files, &|name| staging.join(name), &|name| dir.join(name))
+                }
+                NewFiles::Beside { files, .. } => (files, &entry::temporary_name, &Path::to_path_buf),
+            };
+        let mut dirs = Vec::new();
+        if let NewFiles::Dir { staging, .. } = &self.plan.made {
+            self.store.mkdir(staging)?;
+            dirs.push(staging.clone());
+        }
+        let mut written = Vec::new();
+        for (name, content) in files {
+            let place = made_as(name);
+            match &self.plan.made {
+                NewFiles::Dir { .. } => self.make_above(&place, &mut dirs)?,
+                NewFiles::Beside { .. } => self.store.ensure_parents(name)?,
+            }
+            let file = self.store.create(&place)?;
             let (len, hash) = ground.write_content(self.source, hands, content, &file)?;
             file.sync()?;
-            written.push(Written { file: dir.join(name), len, hash });
+            written.push(Written { file: is_at(name), len, hash });
         }
-        for made in made.iter().rev() {
-            store.sync_dir(made)?;
+        for dir in dirs.iter().rev() {
+            self.store.sync_dir(dir)?;
         }
-        if let Some(change) = entry {
-            entry::apply(self.agent, store, change, Direction::Undo)?;
-        }
-        store.ensure_parents(dir)?;
-        store.rename(staging, dir, false)?;
-        store.sync_parent(dir)?;
-        store.sync_parent(staging)?;
         Ok(written)
     }
 
-    fn remove(&self, NewDir { dir, staging }: &NewDir, entry: Option<&EntryChange>) -> Result<()> {
-        if self.store.stat(dir)?.is_some() {
-            // Out of every client's sight in one moment.
-            self.store.rename(dir, staging, false)?;
-            self.store.sync_parent(dir)?;
+    /// Makes the directories of a new file, of which `made` are there.
+    fn make_above(&self, file: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+        let above: Vec<&Path> =
+            file.ancestors().skip(1).take_while(|dir| !made.contains(&dir.to_path_buf())).collect();
+        for dir in above.into_iter().rev() {
+            self.store.mkdir(dir)?;
+            made.push(dir.to_owned());
         }
-        self.store.remove_dir(staging)?;
-        self.store.sync_parent(staging)?;
-        match entry {
-            Some(change) => entry::roll_back(self.agent, self.store, change, Direction::Undo).map(drop),
-            None => Ok(()),
-        }
+        Ok(())
     }
-}
-
-/// After a crash: a directory that is at its place is a complete session, and stays.
-pub(super) fn settle_dir(
-    agent: Option<&dyn Agent>,
-    store: &Tree,
-    record: &Record,
-    new: &NewDir,
-    who: &str,
-) -> Result<String> {
-    if store.stat(&new.staging)?.is_some() {
-        store.remove_dir(&new.staging)?;
-        store.sync_parent(&new.staging)?;
-    }
-    if store.stat(&new.dir)?.is_some() {
-        let name = new.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Ok(format!("the fork {name} that {who} was making is complete and stays"));
-    }
-    if let (Some(agent), Some(change)) = (agent, &record.entry) {
-        entry::roll_back(agent, store, change, Direction::Undo)?;
-    }
-    Ok(format!("the fork that {who} did not finish was removed"))
 }

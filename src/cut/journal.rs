@@ -4,17 +4,22 @@
 //! `undone/<n>/undo.json` (undo) or `undone/<n>/redone.json` (redo) is the one moment at which the cut
 //! counts. Paths are bytes on Unix; one that is not UTF-8 is stored as a list of bytes.
 
+mod version_1;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::session::{Entry, FileHash, Lock, RowChange};
+use crate::session::{Entry, FileHash, Lock, Rows};
 
 /// The version of the files in the state directory.
 pub(super) const VERSION: u32 = 1;
+/// The version of a [`Record`]. Those of version 1 are read, too ([`version_1`]).
+pub(super) const RECORD_VERSION: u32 = 2;
 
 /// Which cut it is. An adoption and a rescue are forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +33,7 @@ pub(super) enum Kind {
 /// A cut as it stands in `journal.json`, `undo.json` and `redone.json`. Paths of the store are relative to its root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// [`VERSION`]; one of another version is left alone.
+    /// [`RECORD_VERSION`]; one of another version is left alone.
     pub version: u32,
     pub kind: Kind,
     /// The undo's number; 0 for a fork.
@@ -43,36 +48,102 @@ pub(super) struct Record {
     pub turns_after: u32,
     /// A forced undo also removed what was written after the session was read, so its turns are not
     /// known for certain; its bytes are.
-    #[serde(default)]
     pub grew: bool,
-    /// For undo and redo, as the undo made them; a redo reads them backwards.
+    /// All that is done to the store, in the order in which an undo or a fork does it. A redo does it backwards
+    /// ([`Record::in_order`]).
     pub changes: Vec<Change>,
-    /// For a fork.
-    pub new_dir: Option<NewDir>,
-    /// For a fork of files that stand beside others: all of them, in the order in which they are made.
-    #[serde(default)]
-    pub new_files: Vec<NewFile>,
-    /// The directories above those that were not there, outermost first.
-    #[serde(default)]
-    pub new_dirs: Vec<NewFile>,
-    /// The session's entry in its store's shared index.
-    #[serde(default)]
-    pub entry: Option<EntryChange>,
-    /// The session's row in a database of its store.
-    #[serde(default)]
-    pub row: Option<RowChange>,
     /// The session's turns lie in several files.
-    #[serde(default)]
     pub spread: bool,
-    /// The store's own locks, in their order; whoever takes the cut back needs them too.
-    #[serde(default)]
+    /// The store's own locks, in their order; a roll-back needs them, too.
     pub locks: Vec<StoreLock>,
     /// Every file that the session's history is made of, as the cut leaves it.
     pub leaves: Vec<Seen>,
-    /// The links of the store that were followed. Whoever takes the cut back or redoes it refuses one that leads
-    /// elsewhere by then.
-    #[serde(default)]
+    /// The links of the store that were followed. A roll-back or redo refuses one that leads elsewhere by then.
     pub links: Vec<LinkSeen>,
+}
+
+/// One reversible change to a store, with both of its sides.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Change {
+    /// The session's entry in its store's shared index.
+    Entry(EntryChange),
+    /// A file of the session; its contents on both sides are in the backup.
+    File(FileChange),
+    Rows(Rows),
+    /// A fork's directory, complete or not at all.
+    Dir(NewDir),
+    /// A fork's files among those of other sessions.
+    Files(NewFiles),
+}
+
+impl Record {
+    /// A record of any version that turnfs has written; `None` if it is of a later one, or damaged.
+    pub fn parse(json: &[u8]) -> Option<Record> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        match serde_json::from_slice::<Versioned>(json).ok()?.version {
+            1 => serde_json::from_slice::<version_1::Record>(json).ok().map(Record::from),
+            RECORD_VERSION => serde_json::from_slice(json).ok(),
+            _ => None,
+        }
+    }
+
+    /// The changes to files, each with its number, which names its contents in the backup.
+    pub fn files(&self) -> impl DoubleEndedIterator<Item = (usize, &FileChange)> {
+        let files = self.changes.iter().filter_map(|change| match change {
+            Change::File(file) => Some(file),
+            Change::Entry(_) | Change::Rows(_) | Change::Dir(_) | Change::Files(_) => None,
+        });
+        files.collect::<Vec<_>>().into_iter().enumerate()
+    }
+
+    /// The change to a file, with its number.
+    pub fn file(&self, file: &Path) -> Option<(usize, &FileChange)> {
+        self.files().find(|(_, change)| change.file == *file)
+    }
+
+    /// Leases on the files that are changed in place, in the record's order.
+    pub fn leases(&self) -> Vec<Lock> {
+        let in_place = self.files().filter(|(_, change)| change.how == How::InPlace);
+        in_place.map(|(_, change)| Lock::Lease { file: change.file.clone() }).collect()
+    }
+
+    /// The change to the session's entry in a shared index.
+    pub fn entry(&self) -> Option<&EntryChange> {
+        self.changes.iter().find_map(|change| match change {
+            Change::Entry(entry) => Some(entry),
+            _ => None,
+        })
+    }
+
+    /// The rows that are changed.
+    pub fn rows(&self) -> Option<&Rows> {
+        self.changes.iter().find_map(|change| match change {
+            Change::Rows(rows) => Some(rows),
+            _ => None,
+        })
+    }
+
+    /// The changes with the numbers of those to files, in the order in which they are made in this direction. An entry
+    /// comes first in either: a crash behind it only moves what the entry says of the files. A row comes after the files
+    /// that it will point to, and before those that go.
+    pub fn in_order(&self, direction: Direction) -> Vec<(usize, &Change)> {
+        let mut files = 0;
+        let number = |change| {
+            let number = files;
+            files += usize::from(matches!(change, &Change::File(_)));
+            (number, change)
+        };
+        let mut order: Vec<_> = self.changes.iter().map(number).collect();
+        if direction == Direction::Redo {
+            order.reverse();
+            order.sort_by_key(|(_, change)| !matches!(change, Change::Entry(_)));
+        }
+        order
+    }
 }
 
 /// A link of the store.
@@ -89,12 +160,19 @@ pub(super) struct LinkSeen {
     pub inode: u64,
 }
 
-/// A file that a fork makes among those of other sessions.
+/// The files that a fork makes among those of other sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct NewFile {
-    #[serde(with = "path_text")]
-    pub file: PathBuf,
+pub(super) struct NewFiles {
+    /// The directories above them that were not there, outermost first.
+    pub dirs: Vec<StoredPath>,
+    /// In the order in which they are made.
+    pub files: Vec<StoredPath>,
 }
+
+/// A path of the store, relative to its root.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct StoredPath(#[serde(with = "path_text")] pub PathBuf);
 
 /// A lock file of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -177,9 +255,9 @@ pub(super) struct Seen {
 }
 
 /// What happens to one file: the first `keep` bytes stay, the rest goes from `<i>.before` to `<i>.after`
-/// (both in the undo's `files/`, `i` being the change's place in [`Record::changes`]).
+/// (both in the undo's `files/`, `i` being the change's place in [`Record::files`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Change {
+pub(super) struct FileChange {
     #[serde(with = "path_text")]
     pub file: PathBuf,
     pub how: How,
@@ -201,7 +279,7 @@ pub(super) enum How {
     Rename,
 }
 
-/// A whole file on one side of a change; the bytes behind [`Change::keep`] are in the backup.
+/// A whole file on one side of a change; the bytes behind [`FileChange::keep`] are in the backup.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Image {
     /// Bytes.
@@ -232,14 +310,14 @@ impl Direction {
         }
     }
 
-    pub fn start(self, change: &Change) -> Option<Image> {
+    pub fn start(self, change: &FileChange) -> Option<Image> {
         match self {
             Direction::Undo => change.before,
             Direction::Redo => change.after,
         }
     }
 
-    pub fn goal(self, change: &Change) -> Option<Image> {
+    pub fn goal(self, change: &FileChange) -> Option<Image> {
         self.back().start(change)
     }
 
@@ -278,6 +356,11 @@ fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold blanks and brackets; the fields after it do not. Start time is field 22.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn now() -> i128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
 }
 
 /// The session that a folder of the state directory belongs to.

@@ -4,11 +4,12 @@
 //! folder makes it durable, reversible and safe against a crash, for every store alike. Called by `fs` (control
 //! files), `cli`, and by `daemon` for recovery. `docs/DURABILITY.md` says what is on disk when.
 //!
-//! - `execute`: an undo or redo from beginning to end. `fork`: a fork, rescue or adoption, as a directory of
-//!   its own; `fork_files`: as files beside others; `branch`: of what an undo removed. `recover`: what a crash left of either. No other path changes
-//!   a store.
-//! - `resolve` turns steps into changes; these are made and taken back by `apply` (files), `entry` (a shared
-//!   index) and `row` (a database). `verify` compares what is read afterwards with the promise.
+//! - `execute` plans an undo or redo, `fork` a fork, rescue or adoption, `branch` a fork of what an undo removed;
+//!   `transaction` carries out each of them: one list of changes, made forwards, rolled back backwards. `recover` rolls
+//!   back what a crash left. No other path changes a store.
+//! - `resolve` turns steps into changes; `apply` makes them and rolls them back (files itself, a shared index by
+//!   `entry`, a database by `row`). `verify` compares what is read afterwards with the promise, `writers` refuses
+//!   while somebody else is at work.
 //! - `several_names` keeps hard-linked files out of in-place changes.
 //! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
@@ -23,7 +24,6 @@ mod entry;
 mod execute;
 mod fault;
 mod fork;
-mod fork_files;
 mod journal;
 mod lease;
 mod private;
@@ -34,8 +34,10 @@ mod row;
 mod scan;
 mod several_names;
 mod state;
+mod transaction;
 mod undone;
 mod verify;
+mod writers;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! A journal that is there while nobody holds the session's lock belongs to a process that died (or that
 //! could not roll back): a cut counts only when its journal is renamed away, and a process lets go of the
 //! lock only after that. So the rule is one: roll back. Two exceptions: a fork that is complete stays (its
-//! directory is at its place, or its files and what makes them count: `fork`, `fork_files`), and so does an undo
+//! directory is at its place, or its files and what makes them count: [`complete_fork`]), and so does an undo
 //! from which the agent has gone on since ([`is_worked_on`]).
 
 use std::path::Path;
@@ -14,11 +14,14 @@ use rustix::io::Errno;
 use super::apply::ApplyContext;
 use super::disk::Tree;
 use super::entry;
-use super::execute::{leases_for, roll_back_session};
-use super::journal::{Direction, Kind, Record, VERSION};
+use super::journal::{Change, Direction, Kind, Record, StoredPath};
+use super::lease::HeldLocks;
 use super::row;
+use super::several_names;
 use super::state::{BAD_JOURNAL, BRANCH, Folder, JOURNAL, Locked, StateDir, undone_dir};
+use super::transaction::{leases_for, remove_journal, roll_back};
 use super::undone;
+use crate::agents::Agent;
 use crate::session::{Refusal, Result};
 
 /// Finishes or rolls back what a crash left half done; one sentence for each. Called by each
@@ -73,11 +76,11 @@ pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
         };
         if folder.tree.stat(Path::new(JOURNAL))?.is_some() && !folder.is_in_work()? {
             let journal = folder.tree.read_to_vec(Path::new(JOURNAL))?.unwrap_or_default();
-            found.push(match serde_json::from_slice::<Record>(&journal) {
-                Ok(record) if record.version == VERSION => {
+            found.push(match Record::parse(&journal) {
+                Some(record) => {
                     Leftover::Unfinished { what: format!("{who}: a cut by {} was interrupted", record.owner) }
                 }
-                Ok(_) | Err(_) => Leftover::Unusable {
+                None => Leftover::Unusable {
                     what: format!("{who}: {} cannot be read", folder.tree.path().join(JOURNAL).display()),
                 },
             });
@@ -102,11 +105,9 @@ pub(super) fn recover_session(locked: &Locked, store: &Tree) -> Result<Vec<Strin
     let mut sentences = Vec::new();
     let tree = locked.tree();
     if let Some(bytes) = tree.read_to_vec(Path::new(JOURNAL))? {
-        match serde_json::from_slice::<Record>(&bytes) {
-            Ok(record) if record.version == VERSION => {
-                sentences.extend(settle_record(locked, store, &record)?);
-            }
-            Ok(_) | Err(_) => set_aside(locked)?,
+        match Record::parse(&bytes) {
+            Some(record) => sentences.extend(settle_record(locked, store, &record)?),
+            None => set_aside(locked)?,
         }
     }
     tidy(locked)?;
@@ -121,7 +122,7 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     let number = record.number;
     store.must_lead_there(&record.links)?;
     let (direction, what) = match record.kind {
-        Kind::Fork => return settle_fork(locked, store, record, &who),
+        Kind::Fork => return settle_fork(locked, store, record, &who).map(|told| vec![told]),
         Kind::Undo => (Direction::Undo, format!("undo {number} that {who} did not finish")),
         Kind::Redo => (Direction::Redo, format!("redo of {number} that {who} did not finish")),
     };
@@ -135,12 +136,12 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     let agent = entry::agent_of(locked)?;
     let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
-    let site = ApplyContext { store, hands: &hands, backup: &backup };
+    let context = ApplyContext { agent, store, hands: &hands, backup: Some(&backup) };
     if direction == Direction::Undo && is_worked_on(store, record)? {
         undone::count(locked, record.number, direction)?;
         return Ok(vec![format!("the {what} is complete, and its agent has gone on from it: it stays")]);
     }
-    match roll_back_session(agent, &site, locked, record, direction) {
+    match roll_back(&context, locked, record, direction, true) {
         Ok(notes) => {
             let mut sentences = vec![format!("the {what} was rolled back; the session is as before it")];
             sentences.extend(notes);
@@ -158,15 +159,15 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
     }
 }
 
-/// Whether the agent has gone on from what an undo left, so that taking the undo back would take that away:
-/// the row that the undo changes last was changed again, or a file that it made has grown.
+/// Whether the agent has gone on from what an undo left, so that rolling it back would take that away:
+/// a row that the undo changes last was changed again, or a file that it made has grown.
 fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
-    let Some(change) = &record.row else { return Ok(false) };
-    if row::is_worked_on(store, change, Direction::Undo)? {
+    let Some(rows) = record.rows() else { return Ok(false) };
+    if row::are_worked_on(store, rows, Direction::Undo)? {
         return Ok(true);
     }
-    let made = record.changes.iter().filter(|change| change.before.is_none());
-    for (file, image) in made.filter_map(|change| Some((&change.file, change.after?))) {
+    let made = record.files().filter(|(_, change)| change.before.is_none());
+    for (file, image) in made.filter_map(|(_, change)| Some((&change.file, change.after?))) {
         if store.stat(file)?.is_some_and(|now| now.st_size as u64 > image.len) {
             return Ok(true);
         }
@@ -174,17 +175,55 @@ fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
     Ok(false)
 }
 
-fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<Vec<String>> {
-    let mut sentences = Vec::new();
-    if let Some(new) = &record.new_dir {
-        let agent = record.entry.is_some().then(|| entry::agent_of(locked)).transpose()?;
-        sentences.push(super::fork::settle_dir(agent, store, record, new, who)?);
-    } else if record.entry.is_some() || !record.new_files.is_empty() {
-        sentences.extend(super::fork_files::settle(locked, store, record, who)?);
+/// A fork that is complete stays, any other one goes.
+fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<String> {
+    let agent = entry::agent_of(locked)?;
+    let hands = match record.entry() {
+        Some(_) => entry::locks(store, record)?,
+        None => HeldLocks::default(),
+    };
+    let Some(name) = complete_fork(agent, store, record)? else {
+        if let Some(rows) = record.rows() {
+            several_names::tidy_database(store, &rows.db)?;
+        }
+        let context = ApplyContext { agent, store, hands: &hands, backup: None };
+        // Its rows come last, when it is complete.
+        roll_back(&context, locked, record, Direction::Undo, false)?;
+        return Ok(format!("the fork that {who} did not finish was removed"));
+    };
+    if let Some(rows) = record.rows() {
+        row::complete(store, rows)?;
     }
-    locked.tree().unlink(Path::new(JOURNAL))?;
-    locked.tree().sync_dir(Path::new(""))?;
-    Ok(sentences)
+    remove_journal(locked)?;
+    let name = if name.is_empty() { name } else { format!(" {name}") };
+    Ok(format!("the fork{name} that {who} was making is complete and stays"))
+}
+
+/// What a fork is called that is complete: its directory is at its place; or the index has its entry; or, where no
+/// entry makes it count, all its files are there, which its agent finds without their row and may have begun to work in.
+fn complete_fork(agent: &dyn Agent, store: &Tree, record: &Record) -> Result<Option<String>> {
+    let entry = record.entry();
+    for change in &record.changes {
+        match change {
+            Change::Dir(new) => {
+                let name = new.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                return Ok(store.stat(&new.dir)?.map(|_| name));
+            }
+            Change::Files(new) if entry.is_none() => {
+                for StoredPath(file) in &new.files {
+                    if store.stat(file)?.is_none() {
+                        return Ok(None);
+                    }
+                }
+                return Ok(Some(String::new()));
+            }
+            Change::Files(_) | Change::Entry(_) | Change::File(_) | Change::Rows(_) => {}
+        }
+    }
+    match entry {
+        Some(entry) if entry::is_there(agent, store, entry)? => Ok(Some(entry.id.clone())),
+        _ => Ok(None),
+    }
 }
 
 /// Keeps a journal that cannot be used under another name; every recovery reports it.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::disk::{Open, Tree, mtime};
-use super::journal::{Change, Direction, How, Image, Seen};
+use super::journal::{Direction, FileChange, How, Image, Seen};
 use super::lease::HeldLocks;
 use super::scan::{Scan, empty_hash, scan_file};
 use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
@@ -23,7 +23,7 @@ pub(super) type Mark = (PathBuf, u64);
 
 /// A change and where its new tail comes from.
 pub(super) struct Resolved {
-    pub change: Change,
+    pub change: FileChange,
     tail: Tail,
 }
 
@@ -79,7 +79,7 @@ impl LockedSources {
     }
 
     /// Every file of the ground as the changes leave it.
-    pub fn left_by(&self, changes: &[Change]) -> Vec<Seen> {
+    pub fn left_by(&self, changes: &[FileChange]) -> Vec<Seen> {
         let untouched = self.scans.iter().filter(|(file, _)| changes.iter().all(|c| c.file != *file));
         let untouched = untouched.map(|(file, scan)| Seen {
             file: file.clone(),
@@ -127,13 +127,14 @@ impl LockedSources {
                 let tail = if newline { Tail::Bytes(b"\n".to_vec()) } else { Tail::Nothing };
                 let after = Some(Image { len, hash, ..before });
                 let how = How::InPlace;
-                let change = Change { file: file.clone(), how, keep: *bytes, before: Some(before), after };
+                let change =
+                    FileChange { file: file.clone(), how, keep: *bytes, before: Some(before), after };
                 return Ok(Some(Resolved { change, tail }));
             }
             Step::MoveAside { file } => {
                 let (before, _) = self.image(store, hands, file)?;
                 let Some(before) = before else { return Ok(None) };
-                let change = Change {
+                let change = FileChange {
                     file: file.clone(),
                     how: How::Rename,
                     keep: 0,
@@ -150,7 +151,7 @@ impl LockedSources {
         // A file that is not there has no inode to keep.
         let in_place = matches!(step, Step::Overwrite { .. }) && before.is_some();
         let how = if in_place { How::InPlace } else { How::Rename };
-        Ok(Some(Resolved { change: Change { file: file.clone(), how, keep: 0, before, after }, tail }))
+        Ok(Some(Resolved { change: FileChange { file: file.clone(), how, keep: 0, before, after }, tail }))
     }
 
     /// The file as it is, and what a new one in its place would be like.

@@ -1,8 +1,8 @@
-//! One row of a SQLite database that belongs to a store.
+//! Rows of a SQLite database that belongs to a store.
 //!
-//! A row is written in one transaction, durable when it is over, and only while it is what the cut was
+//! They are written in one transaction, durable when it is over, and only while each is what the cut was
 //! planned with; SQLite's own locks are waited for at most [`PATIENCE`]. What a row becomes is data
-//! (`session::RowChange`), so taking back is writing the other side.
+//! (`session::Rows`), so rolling back is writing the other side.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::fault;
 use super::journal::Direction;
 use super::lease::PATIENCE;
 use super::several_names;
-use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, SqlValue};
+use crate::session::{Damage, DamageClass, Refusal, Result, Row, RowChange, Rows, SqlValue};
 
 fn from(change: &RowChange, direction: Direction) -> Option<&Row> {
     match direction {
@@ -25,41 +25,42 @@ fn from(change: &RowChange, direction: Direction) -> Option<&Row> {
     }
 }
 
-/// The right to write the row: SQLite's lock for writing, taken before anything else of a cut is done, so
+/// The right to write the rows: SQLite's lock for writing, taken before anything else of a cut is done, so
 /// that a database that another program has refuses the cut while nothing has happened. Dropping it lets go.
 pub(super) struct Held<'a> {
     db: Connection,
     store: &'a Tree,
-    change: &'a RowChange,
+    rows: &'a Rows,
     direction: Direction,
 }
 
 impl<'a> Held<'a> {
-    /// Takes the lock and looks at the row.
+    /// Takes the lock and looks at the rows.
     ///
     /// # Errors
-    /// [`Refusal::Changed`] if the row is no longer what it was; [`Refusal::StoreLocked`] if another program
+    /// [`Refusal::Changed`] if a row is no longer what it was; [`Refusal::StoreLocked`] if another program
     /// has the database for too long.
-    pub fn take(store: &'a Tree, change: &'a RowChange, direction: Direction) -> Result<Held<'a>> {
-        let what = || format!("the row of the session in {}", change.db.display());
-        let db = open(store, &change.db)?.ok_or_else(|| Refusal::Changed { what: what() })?;
-        let held = Held { db, store, change, direction };
+    pub fn take(store: &'a Tree, rows: &'a Rows, direction: Direction) -> Result<Held<'a>> {
+        let changed =
+            || Refusal::Changed { what: format!("the row of the session in {}", rows.db.display()) };
+        let db = open(store, &rows.db)?.ok_or_else(changed)?;
+        let held = Held { db, store, rows, direction };
         held.db.execute_batch("BEGIN IMMEDIATE").map_err(|error| held.refused(error))?;
-        if read(&held.db, change).map_err(|error| held.refused(error))?.as_ref() != from(change, direction) {
-            return Err(Refusal::Changed { what: what() });
+        match held.are(direction)? {
+            true => Ok(held),
+            false => Err(changed()),
         }
-        Ok(held)
     }
 
     /// As [`Held::take`], once the journal is written: a database with several hard links gets files of its own first.
     ///
     /// # Errors
     /// As [`Held::take`].
-    pub fn take_its_own(store: &'a Tree, change: &'a RowChange, direction: Direction) -> Result<Held<'a>> {
-        if several_names::is_shared(store, &change.db)? {
-            several_names::make_database_its_own(store, &change.db)?;
+    pub fn take_its_own(store: &'a Tree, rows: &'a Rows, direction: Direction) -> Result<Held<'a>> {
+        if several_names::is_shared(store, &rows.db)? {
+            several_names::make_database_its_own(store, &rows.db)?;
         }
-        Held::take(store, change, direction)
+        Held::take(store, rows, direction)
     }
 
     /// Makes the change, durable when this returns.
@@ -67,61 +68,83 @@ impl<'a> Held<'a> {
     /// # Errors
     /// What prevents that; nothing was done then.
     pub fn apply(self) -> Result<()> {
-        let Held { change, direction, .. } = self;
-        let (old, new) = (from(change, direction), from(change, direction.back()));
-        if let Err(error) = fault::inject("row") {
-            return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
+        self.fault("row")?;
+        for change in &self.rows.changes {
+            let (old, new) = (from(change, self.direction), from(change, self.direction.back()));
+            write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
         }
-        write(&self.db, change, old, new).map_err(|error| self.refused(error))?;
         // Triggers of the store may have had their own idea.
-        if read(&self.db, change).map_err(|error| self.refused(error))?.as_ref() != new {
-            return Err(Refusal::NotAsPromised { what: format!("the row in {}", change.db.display()) });
+        if !self.are(self.direction.back())? {
+            return Err(Refusal::NotAsPromised { what: format!("the row in {}", self.rows.db.display()) });
         }
-        if let Err(error) = fault::inject("commit") {
-            return Err(Refusal::io("writing", &self.store.path().join(&change.db), error));
-        }
+        self.fault("commit")?;
         self.db.execute_batch("COMMIT").map_err(|error| self.refused(error))
     }
 
+    /// Whether every row is what a change in this direction starts from.
+    fn are(&self, direction: Direction) -> Result<bool> {
+        for change in &self.rows.changes {
+            let now = read(&self.db, change).map_err(|error| self.refused(error))?;
+            if now.as_ref() != from(change, direction) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn fault(&self, step: &'static str) -> Result<()> {
+        let path = self.store.path().join(&self.rows.db);
+        fault::inject(step).map_err(|error| Refusal::io("writing", &path, error))
+    }
+
     fn refused(&self, error: rusqlite::Error) -> Refusal {
-        refused(self.store, self.change, &self.db, &error)
+        refused(self.store, self.rows, &self.db, &error)
     }
 }
 
-/// Takes the change back if it was made. A sentence if there was something to tell.
+/// The rows as they are now, in the order of their changes; `None` if the database is not there.
+fn now(store: &Tree, rows: &Rows) -> Result<Option<Vec<Option<Row>>>> {
+    let Some(db) = open(store, &rows.db)? else { return Ok(None) };
+    let read = |change| read(&db, change).map_err(|error| refused(store, rows, &db, &error));
+    rows.changes.iter().map(read).collect::<Result<_>>().map(Some)
+}
+
+/// Whether these rows are what a change in this direction starts from.
+fn are_as_before(now: &[Option<Row>], rows: &Rows, direction: Direction) -> bool {
+    now.iter().zip(&rows.changes).all(|(now, change)| now.as_ref() == from(change, direction))
+}
+
+/// Rolls the change back if it was made. A sentence if there was something to tell.
 ///
 /// # Errors
 /// What prevents that.
-pub(super) fn roll_back(store: &Tree, change: &RowChange, direction: Direction) -> Result<Option<String>> {
-    several_names::tidy_database(store, &change.db)?;
-    let Some(db) = open(store, &change.db)? else { return Ok(None) };
-    let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
-    drop(db);
-    if now.as_ref() == from(change, direction) {
+pub(super) fn roll_back(store: &Tree, rows: &Rows, direction: Direction) -> Result<Option<String>> {
+    several_names::tidy_database(store, &rows.db)?;
+    let Some(now) = now(store, rows)? else { return Ok(None) };
+    if are_as_before(&now, rows, direction) {
         return Ok(None);
     }
-    if now.as_ref() == from(change, direction.back()) {
-        Held::take_its_own(store, change, direction.back())?.apply()?;
+    if are_as_before(&now, rows, direction.back()) {
+        Held::take_its_own(store, rows, direction.back())?.apply()?;
         return Ok(None);
     }
-    let db = change.db.display();
+    let db = rows.db.display();
     Ok(Some(format!("the session's row in {db} was changed by its agent meanwhile and was left as it is")))
 }
 
-/// Makes the row if there is none. A database that cannot take it (its agent has changed its form, or damaged
+/// Makes the rows if there are none. A database that cannot take them (its agent has changed its form, or damaged
 /// it) is left: the agent makes rows that are missing.
 ///
 /// # Errors
 /// What prevents that for now.
-pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
+pub(super) fn complete(store: &Tree, rows: &Rows) -> Result<()> {
     let make = || -> Result<()> {
-        several_names::tidy_database(store, &change.db)?;
-        let Some(db) = open(store, &change.db)? else { return Ok(()) };
-        let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
-        drop(db);
-        match now {
-            Some(_) => Ok(()),
-            None => Held::take_its_own(store, change, Direction::Undo)?.apply(),
+        several_names::tidy_database(store, &rows.db)?;
+        match now(store, rows)? {
+            Some(now) if now.iter().all(Option::is_none) => {
+                Held::take_its_own(store, rows, Direction::Undo)?.apply()
+            }
+            Some(_) | None => Ok(()),
         }
     };
     match make() {
@@ -135,21 +158,21 @@ pub(super) fn complete(store: &Tree, change: &RowChange) -> Result<()> {
     }
 }
 
-/// Whether the agent has gone on from the row as the change made it: it is neither side, and something of what
+/// Whether the agent has gone on from a row as the change made it: it is neither side, and something of what
 /// the change made is still in it.
 ///
 /// # Errors
 /// What prevents looking.
-pub(super) fn is_worked_on(store: &Tree, change: &RowChange, direction: Direction) -> Result<bool> {
-    let Some(db) = open(store, &change.db)? else { return Ok(false) };
-    let now = read(&db, change).map_err(|error| refused(store, change, &db, &error))?;
-    let (Some(now), Some(old), Some(new)) = (now, from(change, direction), from(change, direction.back()))
-    else {
-        return Ok(false);
+pub(super) fn are_worked_on(store: &Tree, rows: &Rows, direction: Direction) -> Result<bool> {
+    let now = now(store, rows)?.unwrap_or_default();
+    let is_worked_on = |(now, change): (&Option<Row>, &RowChange)| {
+        let sides = (now, from(change, direction), from(change, direction.back()));
+        let (Some(now), Some(old), Some(new)) = sides else { return false };
+        let made =
+            |(name, value): &(String, SqlValue)| old.get(name) != Some(value) && now.get(name) == Some(value);
+        now != new && new.0.iter().any(made)
     };
-    let made =
-        |(name, value): &&(String, SqlValue)| old.get(name) != Some(value) && now.get(name) == Some(value);
-    Ok(now != *new && new.0.iter().find(made).is_some())
+    Ok(now.iter().zip(&rows.changes).any(is_worked_on))
 }
 
 fn open(store: &Tree, file: &Path) -> Result<Option<Connection>> {
@@ -235,8 +258,8 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn refused(store: &Tree, change: &RowChange, db: &Connection, error: &rusqlite::Error) -> Refusal {
-    sql(&store.path().join(&change.db), Some(db), error)
+fn refused(store: &Tree, rows: &Rows, db: &Connection, error: &rusqlite::Error) -> Refusal {
+    sql(&store.path().join(&rows.db), Some(db), error)
 }
 
 /// What SQLite says, as a refusal.

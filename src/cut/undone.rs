@@ -164,12 +164,11 @@ pub fn undone(state: &StateDir, key: &SessionKey) -> Result<Vec<Undone>> {
 /// What prevents reading the backup.
 pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
     let backup = Tree::open(&undone.dir)?;
-    let record: Record = parse(&backup, Path::new("undo.json"))?;
+    let record = record_in(&backup, Path::new("undo.json"))?;
     let mut bytes = Vec::new();
     for (file, span) in turn.ranges() {
         let len = (span.end - span.start) as usize;
-        let changed = record.changes.iter().enumerate().find(|(_, change)| change.file == *file);
-        let (open, offset) = match changed {
+        let (open, offset) = match record.file(file) {
             Some((index, change)) if span.start >= change.keep => {
                 (backup.read(&Direction::Undo.start_tail(index))?, span.start - change.keep)
             }
@@ -209,18 +208,28 @@ pub(super) fn counting_numbers(folder: &Folder) -> Result<Vec<u32>> {
 }
 
 pub(super) fn record(folder: &Folder, number: u32) -> Result<Record> {
-    parse(&folder.tree, &done(number, Direction::Undo))
+    record_in(&folder.tree, &done(number, Direction::Undo))
+}
+
+fn record_in(tree: &Tree, file: &Path) -> Result<Record> {
+    let (bytes, what) = read(tree, file)?;
+    Record::parse(&bytes).ok_or(Refusal::Unsupported { what })
 }
 
 pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
-    let turns: Turns = parse(&folder.tree, &undone_dir(number).join("turns.json"))?;
+    let (bytes, what) = read(&folder.tree, &undone_dir(number).join("turns.json"))?;
+    let turns: Turns = serde_json::from_slice(&bytes)
+        .map_err(|error| Refusal::Unsupported { what: format!("{what} ({error})") })?;
     Ok(turns.turns.into_iter().map(StoredTurn::into_turn).collect())
 }
 
-fn parse<T: serde::de::DeserializeOwned>(tree: &Tree, file: &Path) -> Result<T> {
-    let what = || tree.path().join(file).display().to_string();
-    let bytes = tree.read_to_vec(file)?.ok_or_else(|| Refusal::NotFound { what: what() })?;
-    serde_json::from_slice(&bytes).map_err(|e| Refusal::Unsupported { what: format!("{} ({e})", what()) })
+/// A file of turnfs's own, and what it is called in an error.
+fn read(tree: &Tree, file: &Path) -> Result<(Vec<u8>, String)> {
+    let what = tree.path().join(file).display().to_string();
+    match tree.read_to_vec(file)? {
+        Some(bytes) => Ok((bytes, what)),
+        None => Err(Refusal::NotFound { what }),
+    }
 }
 
 /// Makes the directory of a new undo.

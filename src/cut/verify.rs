@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::session::{Confidence, History, Refusal, Result, State, Turn};
+use crate::session::{Confidence, Content, History, Refusal, Result, State, Turn};
 
 /// The turns that must be found.
 pub(super) struct Expected<'a> {
@@ -84,4 +84,9 @@ pub(super) fn turns(history: &History, expected: &Expected<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the cut puts content together anew, so that turns stand elsewhere afterwards.
+pub(super) fn is_rebuilt<'c>(contents: impl IntoIterator<Item = &'c Content>) -> bool {
+    contents.into_iter().any(|content| matches!(content, Content::Parts(_)))
 }

@@ -20,7 +20,7 @@ pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
 pub use plan::{
     Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Postcondition, Row,
-    RowChange, SqlValue, Step, UndoPlan,
+    RowChange, Rows, SqlValue, Step, UndoPlan,
 };
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, now, rfc3339, time_of_writing};

@@ -56,8 +56,8 @@ impl Postcondition {
 pub struct Changes {
     /// Made in this order, but those that make a file longer first and those that take one away last.
     pub steps: Vec<Step>,
-    /// Changed in one transaction, and only while it is what was seen.
-    pub row: Option<RowChange>,
+    /// Changed only while they are what was seen.
+    pub rows: Option<Rows>,
 }
 
 /// One reversible change to a file.
@@ -88,8 +88,8 @@ pub enum NewFiles {
     /// Files that were not there, among those of other sessions: built beside, fsynced, renamed, in this order.
     Beside {
         files: Vec<(PathBuf, Content)>,
-        /// The new session's row in a database of the store.
-        row: Option<RowChange>,
+        /// The new session's rows in a database of the store.
+        rows: Option<Rows>,
     },
 }
 
@@ -130,11 +130,18 @@ pub struct IndexEdit {
     pub edit: EntryEdit,
 }
 
-/// What happens to one row of a SQLite database.
+/// What happens to rows of a SQLite database, in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowChange {
+pub struct Rows {
     /// Relative to the store's root.
     pub db: PathBuf,
+    /// Of any tables; made in this order.
+    pub changes: Vec<RowChange>,
+}
+
+/// What happens to one row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowChange {
     pub table: String,
     /// Column and value that name the row.
     pub key: (String, String),

@@ -22,8 +22,8 @@ use crate::agents::json::Object;
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutAt, CutPoint, FileView, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan,
-    Postcondition, Refusal, Result, Row, RowChange, Session, SqlValue, Step, TurnDetail, UndoPlan, rfc3339,
-    time_of_writing,
+    Postcondition, Refusal, Result, Row, RowChange, Rows, Session, SqlValue, Step, TurnDetail, UndoPlan,
+    rfc3339, time_of_writing,
 };
 use crate::transcript::{self, StoreDir};
 
@@ -54,8 +54,11 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     let now = time_of_writing()?;
     let id = uuid::Uuid::now_v7().to_string();
     let file = place(now, &id);
-    let made = |parts, row| Plan {
-        made: NewFiles::Beside { files: vec![(file.clone(), Content::Parts(parts))], row },
+    let made = |parts, row: Option<RowChange>| Plan {
+        made: NewFiles::Beside {
+            files: vec![(file.clone(), Content::Parts(parts))],
+            rows: row.map(in_index),
+        },
         entry: None,
         locks: Vec::new(),
         based_on: history.files.clone(),
@@ -209,7 +212,7 @@ pub fn plan_undo(
         Mode::Legacy => {
             locks.push(Lock::Lease { file: current.to_owned() });
             let kept = Step::KeepPrefix { file: current.to_owned(), bytes: at.byte };
-            Changes { steps: vec![kept], row: None }
+            Changes { steps: vec![kept], rows: None }
         }
         Mode::Paginated => revert(&store, session, current, at, n == 0)?,
         Mode::First => return Err(Refusal::cannot_cut(first_format::NOT_RESUMED, first_format::USE_FORK)),
@@ -274,17 +277,15 @@ fn revert(store: &StoreDir, session: &Session, current: &Path, at: &CutAt, all: 
         after.set("updated_at_ms", SqlValue::Integer(now.as_millisecond()));
         row = Some(row_change(&session.id, Some(before), after));
     }
-    Ok(Changes { steps: vec![Step::Replace { file, content }], row })
+    Ok(Changes { steps: vec![Step::Replace { file, content }], rows: row.map(in_index) })
+}
+
+fn in_index(change: RowChange) -> Rows {
+    Rows { db: STATE_DB.into(), changes: vec![change] }
 }
 
 fn row_change(id: &str, before: Option<Row>, after: Row) -> RowChange {
-    RowChange {
-        db: STATE_DB.into(),
-        table: "threads".into(),
-        key: ("id".into(), id.to_owned()),
-        before,
-        after: Some(after),
-    }
+    RowChange { table: "threads".into(), key: ("id".into(), id.to_owned()), before, after: Some(after) }
 }
 
 /// The row of a fork: the source's, as that of a new thread that nobody named, pinned or archived.

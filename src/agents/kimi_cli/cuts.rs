@@ -50,7 +50,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         }
     }
     let promise = Postcondition::of(session, history.turn(n)?.file.to_path_buf(), keeps);
-    let made = Changes { steps, row: None };
+    let made = Changes { steps, rows: None };
     Ok(Plan { made, entry: None, locks, based_on: history.files.clone(), promise })
 }
 

@@ -62,7 +62,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     }
     let promise = Postcondition::of(session, files.messages, n);
     Ok(Plan {
-        made: Changes { steps, row: None },
+        made: Changes { steps, rows: None },
         entry: Some(IndexEdit { index: INDEX.into(), edit }),
         locks,
         based_on: history.files.clone(),
@@ -156,7 +156,7 @@ pub(super) fn plan_fork(
     let edit =
         EntryEdit::Copy { source: session.id.clone(), id: id.clone(), project: project.map(Path::to_owned) };
     Ok(Plan {
-        made: NewFiles::Beside { files: created, row: None },
+        made: NewFiles::Beside { files: created, rows: None },
         entry: Some(IndexEdit { index: INDEX.into(), edit }),
         locks: vec![Lock::Flock { file: INDEX_LOCK.into(), create: true }],
         based_on,
