@@ -49,8 +49,8 @@ pub fn plain(store: &StoreDir, file: &Path) -> Result<Option<File>> {
 pub fn plain_stream(file: File, name: &Path) -> std::io::Result<Box<dyn Read>> {
     match is_packed(name) {
         true => {
-            let most = most(file.metadata()?.len());
-            Ok(Box::new(Bounded { stream: zstd::Decoder::new(file)?, left: most }))
+            let len = file.metadata()?.len();
+            unpacked(file, len)
         }
         false => Ok(Box::new(file)),
     }
@@ -60,13 +60,13 @@ pub fn plain_stream(file: File, name: &Path) -> std::io::Result<Box<dyn Read>> {
 pub(super) fn from_start(file: &File) -> std::io::Result<Box<dyn Read + '_>> {
     let mut file = file;
     file.seek(SeekFrom::Start(0))?;
-    let most = most(file.metadata()?.len());
-    Ok(Box::new(Bounded { stream: zstd::Decoder::new(file)?, left: most }))
+    unpacked(file, file.metadata()?.len())
 }
 
-/// Most plain bytes that are read of a compressed file of this length.
-fn most(packed: u64) -> u64 {
-    packed.saturating_mul(LARGEST_RATIO).clamp(ALWAYS, LARGEST)
+/// The plain content of what is compressed to `len` bytes; a read beyond the most that it may have is an error.
+fn unpacked<'a>(packed: impl Read + 'a, len: u64) -> std::io::Result<Box<dyn Read + 'a>> {
+    let left = len.saturating_mul(LARGEST_RATIO).clamp(ALWAYS, LARGEST);
+    Ok(Box::new(Bounded { stream: zstd::Decoder::new(packed)?, left }))
 }
 
 /// A stream that ends with an error where it has given too much.

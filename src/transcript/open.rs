@@ -99,9 +99,14 @@ impl StoreDir {
     /// [`Refusal::NotFollowed`] for a link on the way that is not followed, and what the system reports.
     pub fn stat(&self, file: &Path) -> Result<Option<Stamp>> {
         let found = self.stat_as_it_is(file)?;
+        Ok(self.followed(file, found))
+    }
+
+    /// `found` at `file` or, if that is a link that is followed, what it leads to.
+    fn followed(&self, file: &Path, found: Option<Stamp>) -> Option<Stamp> {
         match found {
-            Some(stamp) if stamp.kind == EntryKind::Symlink => Ok(self.led_to(file).ok().or(found)),
-            _ => Ok(found),
+            Some(stamp) if stamp.kind == EntryKind::Symlink => self.led_to(file).ok().or(found),
+            _ => found,
         }
     }
 
@@ -189,7 +194,12 @@ impl StoreDir {
             opened = handle;
             opened.as_fd()
         };
-        match Stamp::at(parent, Path::new(name), &self.ground) {
+        self.stat_at(parent, Path::new(name), file)
+    }
+
+    /// The stamp of what is called `name` in `dir`; `None` if nothing is there. `file` is for messages.
+    fn stat_at(&self, dir: impl AsFd, name: &Path, file: &Path) -> Result<Option<Stamp>> {
+        match Stamp::at(dir, name, &self.ground) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(self.refuse("cannot look at", file, errno)),
@@ -204,12 +214,8 @@ impl StoreDir {
     /// What the system reports.
     pub fn stat_to_compare(&self, file: &Path) -> Result<Option<Stamp>> {
         super::metrics::count_stats(1);
-        match Stamp::at(&self.handle, file, &self.ground) {
-            Ok(found) if found.kind == EntryKind::Symlink => Ok(self.led_to(file).ok().or(Some(found))),
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(errno) => Err(self.refuse("cannot look at", file, errno)),
-        }
+        let found = self.stat_at(&self.handle, file, file)?;
+        Ok(self.followed(file, found))
     }
 
     /// Opens a directory of the store as a root of its own, so that many files in it cost no long paths.
@@ -288,40 +294,22 @@ impl StoreDir {
 
     fn resolve_now(&self, action: &'static str, file: &Path, flags: OFlags) -> Result<Option<OwnedFd>> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let names: Option<Vec<_>> = file
-            .components()
-            .map(|part| match part {
-                Component::Normal(name) => Some(name),
-                _ => None,
-            })
-            .collect();
-        let Some((last, parents)) = names.as_deref().and_then(<[_]>::split_last) else {
+        let mut names = file.components();
+        if names.clone().next().is_none() || !names.all(|part| matches!(part, Component::Normal(_))) {
             return Err(self.refuse(action, file, Errno::INVAL));
-        };
-        let opened = 'open: {
-            if !WITHOUT_OPENAT2.load(Ordering::Relaxed) {
-                let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-                match rustix::fs::openat2(&self.handle, file, flags, Mode::empty(), inside) {
-                    // EPERM: what old sandboxes answer to calls that they do not know.
-                    Err(Errno::NOSYS | Errno::PERM) => WITHOUT_OPENAT2.store(true, Ordering::Relaxed),
-                    result => break 'open result,
-                }
+        }
+        let mut opened = Err(Errno::NOSYS);
+        if !WITHOUT_OPENAT2.load(Ordering::Relaxed) {
+            let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            opened = rustix::fs::openat2(&self.handle, file, flags, Mode::empty(), inside);
+            // EPERM: what old sandboxes answer to calls that they do not know.
+            if let Err(Errno::NOSYS | Errno::PERM) = opened {
+                WITHOUT_OPENAT2.store(true, Ordering::Relaxed);
             }
-            let mut at: Option<OwnedFd> = None;
-            let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            for name in parents {
-                let from = at.as_ref().map_or(self.handle.as_fd(), |fd| fd.as_fd());
-                match rustix::fs::openat(from, *name, step, Mode::empty()) {
-                    Ok(next) => at = Some(next),
-                    Err(errno) => break 'open Err(errno),
-                }
-            }
-            let from = at.as_ref().map_or(self.handle.as_fd(), |fd| fd.as_fd());
-            rustix::fs::openat(from, *last, flags, Mode::empty())
-        };
+        }
         let opened = match opened {
-            // There is a link on the way.
-            Err(Errno::LOOP | Errno::NOTDIR) => {
+            // There is a link on the way, or openat2 does not exist here.
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NOSYS | Errno::PERM) => {
                 match walk::locate(self.handle.as_fd(), self.owner, file, Last::Followed) {
                     Ok(place) => rustix::fs::openat(&place.dir, &place.name, flags, Mode::empty()),
                     Err(Stop::Failed(errno)) => Err(errno),

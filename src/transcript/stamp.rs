@@ -75,9 +75,7 @@ pub struct FsTrust {
 
 impl FsTrust {
     pub(super) fn of(dir: impl AsFd) -> FsTrust {
-        let found = rustix::fs::statx(&dir, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
-        let device = found.ok().map(|found| device_of(&found));
-        FsTrust { device, tested: is_tested(rustix::fs::fstatfs(&dir)) }
+        FsTrust { device: None, tested: false }.below(dir)
     }
 
     /// Of a directory that was reached from this ground.

@@ -115,7 +115,6 @@ pub fn locate(root: BorrowedFd<'_>, owner: Owner, path: &Path, last: Last) -> Re
         steps: VecDeque::new(),
         links: Vec::new(),
         walked: PathBuf::new(),
-        is_outside: false,
     };
     for component in path.components() {
         match component {
@@ -150,9 +149,6 @@ struct Walk {
     links: Vec<Link>,
     /// The part of the asked path that was walked.
     walked: PathBuf,
-    /// Whether a link has led on, so that what is walked is not the store's any more. Links there may also be
-    /// root's: they are the system's.
-    is_outside: bool,
 }
 
 impl Walk {
@@ -160,13 +156,9 @@ impl Walk {
         while let Some(step) = self.steps.pop_front() {
             let name = match step {
                 Step::Name(name) => name,
-                Step::Up => {
-                    self.at = rustix::fs::openat(&self.at, "..", DIRECTORY, Mode::empty())?;
-                    self.device = None;
-                    continue;
-                }
-                Step::Root => {
-                    self.at = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty())?;
+                Step::Up | Step::Root => {
+                    let to = if matches!(step, Step::Up) { ".." } else { "/" };
+                    self.at = rustix::fs::openat(&self.at, to, DIRECTORY, Mode::empty())?;
                     self.device = None;
                     continue;
                 }
@@ -176,22 +168,14 @@ impl Walk {
                 }
             };
             let is_last = !self.steps.iter().any(|step| !matches!(step, Step::End(_)));
-            if self.links.is_empty() || !self.is_outside {
+            if !self.is_in_a_link() {
                 self.walked.push(&name);
             }
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let opened = match rustix::fs::openat(&self.at, &name, flags, Mode::empty()) {
                 Ok(opened) => opened,
-                Err(Errno::NOENT) if is_last && self.links.is_empty() => {
+                Err(Errno::NOENT) if is_last && !self.is_in_a_link() => {
                     return Ok(Place { dir: self.at, name, links: self.links });
-                }
-                Err(Errno::NOENT) if is_last => {
-                    // A link to a file that is not there (yet), or an absent name below a link.
-                    let is_target = self.steps.iter().any(|step| matches!(step, Step::End(_)));
-                    return match is_target {
-                        true => Err(self.stop("it leads nowhere")),
-                        false => Ok(Place { dir: self.at, name, links: self.links }),
-                    };
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) if self.is_in_a_link() => {
                     return Err(self.stop("it leads nowhere"));
@@ -234,11 +218,11 @@ impl Walk {
         let text = PathBuf::from(OsString::from_vec(text.into_bytes()));
         let number = self.links.len();
         self.links.push(Link { path: self.walked.clone(), text: text.clone(), inode: 0 });
-        let is_systems = self.is_outside && found.stx_uid == 0;
+        // Links on the way that a link leads may also be root's: they are the system's.
+        let is_systems = self.is_in_a_link() && found.stx_uid == 0;
         if !(self.owner.owns(found.stx_uid) || is_systems) {
             return Err(self.stop("it belongs to another user"));
         }
-        self.is_outside = true;
         self.steps.push_front(Step::End(number));
         for component in text.components().rev() {
             self.steps.push_front(match component {
@@ -253,7 +237,6 @@ impl Walk {
 
     /// Notes where a link has led to, if that is allowed.
     fn end(&mut self, link: usize, found: &Statx) -> Result<(), Stop> {
-        self.is_outside = self.steps.iter().any(|step| matches!(step, Step::End(_)));
         match FileType::from_raw_mode(found.stx_mode.into()) {
             FileType::Directory | FileType::RegularFile => {}
             _ => return Err(self.stop("it leads to no directory or regular file")),
@@ -283,6 +266,7 @@ impl Walk {
         Ok(())
     }
 
+    /// Whether a link has led on and its end is not reached yet: what is walked is not the store's.
     fn is_in_a_link(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::End(_)))
     }
