@@ -65,11 +65,8 @@ impl Tree {
 
     /// Makes the directory itself accessible to its owner only.
     pub fn close_to_others(&self) -> Result<()> {
-        let close = || -> io::Result<()> {
-            fault::inject("mode")?;
-            Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?)
-        };
-        close().map_err(|e| self.error("closing to others", Path::new(""), e))
+        let close = || Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?);
+        self.change("mode", "closing to others", Path::new(""), close)
     }
 
     /// A directory below this one.
@@ -118,6 +115,17 @@ impl Tree {
         Refusal::io(action, &self.path.join(relative), error)
     }
 
+    /// Makes one change, unless a test lets `operation` fail. `action` and `relative` are for messages.
+    fn change<T>(
+        &self,
+        operation: &'static str,
+        action: &'static str,
+        relative: &Path,
+        change: impl FnOnce() -> io::Result<T>,
+    ) -> Result<T> {
+        fault::inject(operation).and_then(|()| change()).map_err(|e| self.error(action, relative, e))
+    }
+
     /// A directory, opened.
     fn folder(&self, action: &'static str, relative: &Path) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -131,11 +139,23 @@ impl Tree {
         self.place(relative, Last::Followed).map_err(|stop| self.stopped(action, relative, stop))
     }
 
+    /// As [`Tree::at`]; `None` if a directory on the way is not there.
+    fn at_if_there(
+        &self,
+        action: &'static str,
+        relative: &Path,
+        last: Last,
+    ) -> Result<Option<(Arc<OwnedFd>, OsString)>> {
+        match self.place(relative, last) {
+            Err(Stop::Failed(Errno::NOENT)) => Ok(None),
+            place => place.map(Some).map_err(|stop| self.stopped(action, relative, stop)),
+        }
+    }
+
     /// The facts of what `relative` leads to; `None` if nothing is there.
     pub fn stat(&self, relative: &Path) -> Result<Option<Stat>> {
-        let (dir, name) = match self.place(relative, Last::Followed) {
-            Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
-            place => place.map_err(|stop| self.stopped("looking at", relative, stop))?,
+        let Some((dir, name)) = self.at_if_there("looking at", relative, Last::Followed)? else {
+            return Ok(None);
         };
         match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -156,9 +176,8 @@ impl Tree {
 
     fn open_file(&self, relative: &Path, access: OFlags) -> Result<Option<Open>> {
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let (dir, name) = match self.place(relative, Last::Followed) {
-            Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
-            place => place.map_err(|stop| self.stopped("opening", relative, stop))?,
+        let Some((dir, name)) = self.at_if_there("opening", relative, Last::Followed)? else {
+            return Ok(None);
         };
         match rustix::fs::openat(&dir, &name, flags, Mode::empty()) {
             Ok(fd) => {
@@ -182,25 +201,23 @@ impl Tree {
     pub fn create(&self, relative: &Path) -> Result<Open> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (dir, name) = self.at("making", relative)?;
-        let create = || -> io::Result<OwnedFd> {
-            fault::inject("create")?;
+        let create = || {
             let fd = rustix::fs::openat(&dir, &name, flags, PRIVATE_FILE)?;
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
             Ok(fd)
         };
-        let fd = create().map_err(|e| self.error("making", relative, e))?;
+        let fd = self.change("create", "making", relative, create)?;
         Ok(Open::of(File::from(fd), self.path.join(relative)))
     }
 
     /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
     pub fn mkdir(&self, relative: &Path) -> Result<()> {
         let (dir, name) = self.at("making", relative)?;
-        let make = || -> io::Result<()> {
-            fault::inject("mkdir")?;
+        let make = || {
             rustix::fs::mkdirat(&dir, &name, PRIVATE_DIR)?;
             Ok(rustix::fs::chmodat(&dir, &name, PRIVATE_DIR, AtFlags::empty())?)
         };
-        make().map_err(|e| self.error("making", relative, e))
+        self.change("mkdir", "making", relative, make)
     }
 
     /// Makes the directory unless it is there; true if it was made. 0700 whatever the umask.
@@ -219,8 +236,7 @@ impl Tree {
     pub fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()> {
         let (from_dir, from_name) = self.at("renaming to", from)?;
         let (to_dir, to_name) = self.at("renaming to", to)?;
-        let rename = || -> io::Result<()> {
-            fault::inject("rename")?;
+        let rename = || {
             if replace {
                 return Ok(rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name)?);
             }
@@ -239,7 +255,7 @@ impl Tree {
                 other => Ok(other?),
             }
         };
-        rename().map_err(|e| self.error("renaming to", to, e))
+        self.change("rename", "renaming to", to, rename)
     }
 
     /// Gives a file a second name; what stands there is removed first.
@@ -247,11 +263,8 @@ impl Tree {
         self.unlink(second)?;
         let (from_dir, from_name) = self.at("linking to", file)?;
         let (to_dir, to_name) = self.at("linking to", second)?;
-        let link = || -> io::Result<()> {
-            fault::inject("link")?;
-            Ok(rustix::fs::linkat(&from_dir, &from_name, &to_dir, &to_name, AtFlags::empty())?)
-        };
-        link().map_err(|e| self.error("linking to", second, e))
+        let link = || Ok(rustix::fs::linkat(&from_dir, &from_name, &to_dir, &to_name, AtFlags::empty())?);
+        self.change("link", "linking to", second, link)
     }
 
     /// Removes a file; one that is not there is fine. Of a link to a file the link goes, and what it leads to stays.
@@ -262,10 +275,7 @@ impl Tree {
     /// Removes a file and makes that durable; one that is not there, nor its directory, is fine.
     pub fn unlink_durably(&self, relative: &Path) -> Result<()> {
         self.unlink(relative)?;
-        let (dir, _) = match self.place(relative, Last::AsItIs) {
-            Err(Stop::Failed(Errno::NOENT)) => return Ok(()),
-            place => place.map_err(|stop| self.stopped("syncing", relative, stop))?,
-        };
+        let Some((dir, _)) = self.at_if_there("syncing", relative, Last::AsItIs)? else { return Ok(()) };
         match self.sync(&dir, relative) {
             Err(Refusal::Io { errno: Errno::NOENT, .. }) => Ok(()),
             other => other,
@@ -364,11 +374,8 @@ impl Tree {
 
     fn sync(&self, dir: &OwnedFd, relative: &Path) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let sync = || -> io::Result<()> {
-            fault::inject("syncdir")?;
-            Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?)
-        };
-        sync().map_err(|e| self.error("syncing", relative, e))
+        let sync = || Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?);
+        self.change("syncdir", "syncing", relative, sync)
     }
 
     /// A small file's bytes; `None` if it is not there.

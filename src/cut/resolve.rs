@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::disk::{Open, Tree, mtime};
 use super::journal::{Direction, FileChange, How, Image, Seen};
 use super::lease::HeldLocks;
-use super::scan::{Scan, empty_hash, scan_file};
+use super::scan::{Scan, scan_file};
 use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
 use crate::transcript;
 
@@ -84,12 +84,12 @@ impl LockedSources {
         let untouched = untouched.map(|(file, scan)| Seen {
             file: file.clone(),
             len: scan.as_ref().map(|scan| scan.len),
-            hash: scan.as_ref().map_or(empty_hash(), |scan| scan.hash),
+            hash: scan.as_ref().map_or(FileHash::of(b""), |scan| scan.hash),
         });
         let touched = changes.iter().map(|change| Seen {
             file: change.file.clone(),
             len: change.after.map(|image| image.len),
-            hash: change.after.map_or(empty_hash(), |image| image.hash),
+            hash: change.after.map_or(FileHash::of(b""), |image| image.hash),
         });
         untouched.chain(touched).collect()
     }
@@ -162,8 +162,14 @@ impl LockedSources {
         };
         let scan = self.scan(store, hands, file)?;
         let owner = store.facts()?;
-        let fresh =
-            Image { len: 0, hash: empty_hash(), mode: 0o600, uid: owner.st_uid, gid: owner.st_gid, mtime: 0 };
+        let fresh = Image {
+            len: 0,
+            hash: FileHash::of(b""),
+            mode: 0o600,
+            uid: owner.st_uid,
+            gid: owner.st_gid,
+            mtime: 0,
+        };
         let image = scan.zip(facts).map(|(scan, facts)| Image {
             len: scan.len,
             hash: scan.hash,

@@ -8,11 +8,6 @@ use super::disk::{CHUNK, Open, Tree};
 use super::lease::HeldLocks;
 use crate::session::{FileHash, Result};
 
-/// The hash of no bytes.
-pub(super) fn empty_hash() -> FileHash {
-    FileHash(Xxh3::new().digest128())
-}
-
 /// What one pass over a file found.
 #[derive(Debug)]
 pub(super) struct Scan {

@@ -33,6 +33,16 @@ impl Open {
         Refusal::io(action, &self.path, error)
     }
 
+    /// Makes one change, unless a test lets `operation` fail. `action` is for messages.
+    fn change(
+        &self,
+        operation: &'static str,
+        action: &'static str,
+        change: impl FnOnce() -> io::Result<()>,
+    ) -> Result<()> {
+        fault::inject(operation).and_then(|()| change()).map_err(|e| self.error(action, e))
+    }
+
     pub fn facts(&self) -> Result<Stat> {
         rustix::fs::fstat(&self.file).map_err(|e| self.error("looking at", e.into()))
     }
@@ -77,34 +87,24 @@ impl Open {
     }
 
     pub fn truncate(&self, len: u64) -> Result<()> {
-        let truncate = || -> io::Result<()> {
-            fault::inject("truncate")?;
-            Ok(rustix::fs::ftruncate(&self.file, len)?)
-        };
-        truncate().map_err(|e| self.error("truncating", e))
+        self.change("truncate", "truncating", || Ok(rustix::fs::ftruncate(&self.file, len)?))
     }
 
     /// Makes the file `to` bytes long with zeros behind `from`, with the space for them reserved where
     /// the file system can do that.
     pub fn extend(&self, from: u64, to: u64) -> Result<()> {
-        let reserve = || -> io::Result<()> {
-            fault::inject("reserve")?;
+        self.change("reserve", "extending", || {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                     Ok(rustix::fs::ftruncate(&self.file, to)?)
                 }
                 other => Ok(other?),
             }
-        };
-        reserve().map_err(|e| self.error("extending", e))
+        })
     }
 
     pub fn sync(&self) -> Result<()> {
-        let sync = || -> io::Result<()> {
-            fault::inject("fsync")?;
-            Ok(rustix::fs::fsync(&self.file)?)
-        };
-        sync().map_err(|e| self.error("syncing", e))
+        self.change("fsync", "syncing", || Ok(rustix::fs::fsync(&self.file)?))
     }
 
     /// Copies `len` bytes of `source` from `from` to `at` here; shares blocks where the file system can.
@@ -147,8 +147,7 @@ impl Open {
     /// Gives the file an owner and a mode; an owner that it already has costs nothing. A group that this
     /// user may not give away is left out, and with it what the mode would give to the user's own group.
     pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
-        let set = || -> io::Result<()> {
-            fault::inject("mode")?;
+        self.change("mode", "setting the mode of", || {
             let now = rustix::fs::fstat(&self.file)?;
             let mut mode = mode & 0o7777;
             if (now.st_uid, now.st_gid) != (uid, gid) {
@@ -160,8 +159,7 @@ impl Open {
                 }
             }
             Ok(rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?)
-        };
-        set().map_err(|e| self.error("setting the mode of", e))
+        })
     }
 
     /// Gives the file a time of last change (nanoseconds since 1970).
@@ -174,11 +172,7 @@ impl Open {
             last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ },
             last_modification: time,
         };
-        let set = || -> io::Result<()> {
-            fault::inject("time")?;
-            Ok(rustix::fs::futimens(&self.file, &times)?)
-        };
-        set().map_err(|e| self.error("setting the time of", e))
+        self.change("time", "setting the time of", || Ok(rustix::fs::futimens(&self.file, &times)?))
     }
 }
 
