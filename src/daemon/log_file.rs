@@ -73,16 +73,13 @@ pub struct LogWriter;
 
 impl Write for LogWriter {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        if let Some(dir) = LOG.get() {
-            let dir = dir.lock();
-            if is_outdated(&dir) {
-                // If not: better a line in the old file than none.
-                let _ = rotate_if_large(&dir);
-            }
-            io::stderr().write_all(record)?;
-        } else {
-            io::stderr().write_all(record)?;
+        // Held until the record is written, so that no other thread changes the file in between.
+        let dir = LOG.get().map(Mutex::lock);
+        if let Some(dir) = dir.as_deref().filter(|dir| is_outdated(dir)) {
+            // If not: better a line in the old file than none.
+            let _ = rotate_if_large(dir);
         }
+        io::stderr().write_all(record)?;
         Ok(record.len())
     }
 

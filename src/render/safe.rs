@@ -5,33 +5,26 @@ use std::borrow::Cow;
 /// Makes control and bidi characters visible; newline and tab stay. A carriage return before a newline is
 /// dropped from sight like an editor does: shown as `␍`.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    replace(text, |b| (b != b'\n') & (b != b'\t'))
+    replace(text, |b| (b != b'\n') & (b != b'\t'), show)
 }
 
 /// As [`visible`], on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    replace(text, |_| true)
+    replace(text, |_| true, show)
 }
 
 /// JSON text of the same value in which no string holds an unsafe character as such. (Newlines between tokens stay.)
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
-    let Some(first) = find_unsafe(json, |b| b != b'\n') else { return Cow::Borrowed(json) };
-    let mut escaped = String::with_capacity(json.len() + 16);
-    let (mut rest, mut next) = (json, Some(first));
-    while let Some((at, c)) = next {
-        escaped.push_str(&rest[..at]);
+    let escape = |c: char, escaped: &mut String| {
         for unit in c.encode_utf16(&mut [0; 2]) {
             escaped.push_str(&format!("\\u{unit:04x}"));
         }
-        rest = &rest[at + c.len_utf8()..];
-        next = find_unsafe(rest, |b| b != b'\n');
-    }
-    escaped.push_str(rest);
-    Cow::Owned(escaped)
+    };
+    replace(json, |b| b != b'\n', escape)
 }
 
-/// Shows what is unsafe, as far as `counts` does not except the (ASCII) byte.
-fn replace(text: &str, counts: impl Fn(u8) -> bool + Copy) -> Cow<'_, str> {
+/// Puts what `show` writes in the place of what is unsafe, as far as `counts` does not except the (ASCII) byte.
+fn replace(text: &str, counts: impl Fn(u8) -> bool + Copy, show: impl Fn(char, &mut String)) -> Cow<'_, str> {
     // Most text is clean: find the first bad character before copying anything.
     let Some(first) = find_unsafe(text, counts) else { return Cow::Borrowed(text) };
     let mut shown = String::with_capacity(text.len() + 16);
