@@ -1,9 +1,9 @@
 //! The bytes of files. A file's text is made from one version of the session: the stamps are compared
 //! before and after, so that a reader never sees a mixture.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -11,14 +11,13 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::Fs;
 use super::handles::TextHandle;
 use super::node::{Dot, Node, Part, SessionRef};
-use super::session_dir::{find, head, raw_files, salvaged, tail, turn};
 use super::text_cache::TextKey;
 use super::tree::absent;
 use crate::agents;
 use crate::catalog::View;
 use crate::cut;
 use crate::render;
-use crate::session::{AgentKind, Refusal, Result, Session, Turn};
+use crate::session::{AgentKind, History, Refusal, Result, Session, State, Turn};
 use crate::transcript::metrics::{self, ReadKind};
 use crate::transcript::{self, EntryKind, Stamp, StoreDir};
 
@@ -119,7 +118,7 @@ impl Fs {
                 if let Some(len) = self.texts.len(&key(session, part, version)) {
                     return Ok(Some((version, len)));
                 }
-                let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
+                let told = self.kernel.told(ino, |told| *told).unwrap_or_default();
                 let size = told.attrs.filter(|attrs| attrs.version == Some(version)).map(|attrs| attrs.size);
                 Ok(size.filter(|_| told.cached.version == Some(version)).map(|size| (version, size)))
             }
@@ -319,4 +318,73 @@ fn raw_place(session: &Session, name: &OsStr) -> Result<(StoreDir, PathBuf)> {
     let known = raw_files(session).into_iter().find(|(known, _)| known == name);
     let (_, file) = known.ok_or_else(|| absent(name))?;
     Ok((StoreDir::open(&session.key.root)?.ok_or_else(|| absent(name))?, file))
+}
+
+/// The turn `n` as a file.
+///
+/// # Errors
+/// [`Refusal::NotFound`] if there is none; or why the history is not shown.
+pub(super) fn turn(history: &History, n: u32) -> Result<&Turn> {
+    history.readable()?;
+    find(&history.turns, n)
+}
+
+pub(super) fn find(turns: &[Turn], n: u32) -> Result<&Turn> {
+    let found = turns.get(n as usize).filter(|turn| turn.n == n);
+    found
+        .or_else(|| turns.iter().find(|turn| turn.n == n))
+        .ok_or_else(|| Refusal::NotFound { what: format!("turn {n}") })
+}
+
+/// The turns of a damaged session that end before the first damage.
+pub(super) fn salvaged(history: &History) -> Result<&[Turn]> {
+    if history.state != State::Damaged {
+        return Err(absent(OsStr::new("salvage")));
+    }
+    Ok(history.sound())
+}
+
+/// A stretch of the main transcript, as if it were a turn.
+fn stretch(session: &Session, history: &History, span: std::ops::Range<u64>) -> Option<Turn> {
+    let main = history.files.first().map(|view| view.file.clone());
+    let main = main.or_else(|| session.files.first().cloned())?;
+    Some(Turn {
+        n: 0,
+        prompt: None,
+        status: crate::session::TurnStatus::Complete,
+        detail: None,
+        started: None,
+        ended: None,
+        last: None,
+        file: Arc::from(main),
+        span,
+        pieces: Vec::new(),
+        line: 1,
+        group: 0,
+        text_len: 0,
+    })
+}
+
+/// What comes before turn 0.
+fn head(session: &Session, history: &History) -> Option<Turn> {
+    stretch(session, history, 0..history.head_bytes)
+}
+
+/// What follows the last complete line, where there is anything.
+pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
+    let len = history.files.first()?.len?;
+    let main = &history.files.first()?.file;
+    let ends = history.turns.iter().rev().flat_map(|turn| turn.ranges()).filter(|(file, _)| file == main);
+    let end = ends.map(|(_, span)| span.end).max().unwrap_or(history.head_bytes);
+    if end < len { stretch(session, history, end..len) } else { None }
+}
+
+/// The session's own files with their names in `raw/`, main transcript first; what lies deeper belongs to
+/// sub-agents and the like.
+pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
+    let all = session.files.iter().chain(&session.sidecars);
+    // A session is a directory with its files in it, or a file with its other files beside it.
+    let places = [Some(&*session.key.path), session.key.path.parent()];
+    let own = all.filter(|file| places.contains(&file.parent()));
+    own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
 }

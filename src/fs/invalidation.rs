@@ -11,32 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Fs;
+use super::kernel_view::{A_SECOND, Attrs, Ttl};
 use super::node::{Dot, Node, Part, SessionRef};
-use super::tree::Attrs;
 use crate::catalog::{Changed, View};
 use crate::session::{Refusal, SessionKey};
 
 /// Until it is taken back.
 const LASTING: Duration = Duration::from_secs(365 * 24 * 3600);
-/// What depends on who has a session open: that is asked at most once a second.
-pub(super) const A_SECOND: Duration = Duration::from_secs(1);
-
-/// How long the kernel may remember an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ttl {
-    /// That the name leads there.
-    pub entry: Duration,
-    pub attributes: Duration,
-}
-
-impl Ttl {
-    pub(super) const NOT: Ttl = Ttl { entry: Duration::ZERO, attributes: Duration::ZERO };
-
-    fn both(lasts: Duration) -> Ttl {
-        Ttl { entry: lasts, attributes: lasts }
-    }
-}
-
 /// Something that the kernel must forget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Invalidation {
@@ -104,27 +85,22 @@ impl Fs {
     fn is_between_versions(&self, ino: u64, attrs: &Attrs) -> bool {
         attrs.version.is_some()
             && self
-                .inodes
+                .kernel
                 .told(ino, |told| told.cached.handles > 0 && told.cached.version != attrs.version)
                 .unwrap_or(false)
     }
 
     /// How long the kernel may remember that there is no such name, which is noted with the directory;
     /// `None`: not at all.
-    pub fn absence_ttl(&self, parent: u64, name: &OsStr, heard: u64) -> Option<Duration> {
-        let Node::Session(session, part) = self.inodes.node(parent)? else { return None };
+    pub(super) fn absence_ttl(&self, parent: u64, name: &OsStr, heard: u64) -> Option<Duration> {
+        let Node::Session(session, part) = self.kernel.node(parent)? else { return None };
         let of_the_state = shows_state(&part) || name == "undone" || name == "agents";
         if of_the_state || self.session_lasts(&session, &part) == Ttl::NOT {
             return None;
         }
         // Noted first, for the same reason as attributes are.
-        let noted = self.inodes.remember_absent(parent, name);
+        let noted = self.kernel.remember_absent(parent, name);
         (noted && heard == self.catalog.heard()).then_some(LASTING)
-    }
-
-    /// How much was heard so far; to be asked before an answer is made.
-    pub fn heard(&self) -> u64 {
-        self.catalog.heard()
     }
 
     /// What the kernel must forget after a change: what it was told and is not true any more. What was told
@@ -137,9 +113,9 @@ impl Fs {
         };
         let mut stale = Vec::new();
         let mut views: HashMap<SessionKey, Option<Arc<View>>> = HashMap::new();
-        for ino in self.inodes.concerned(concerns) {
-            let Some(node) = self.inodes.node(ino) else { continue };
-            for name in self.inodes.absent(ino) {
+        for ino in self.kernel.concerned(concerns) {
+            let Some(node) = self.kernel.node(ino) else { continue };
+            for name in self.kernel.absent(ino) {
                 let there = self.child(&node, &name).and_then(|child| self.attrs(&child));
                 if !matches!(there, Err(Refusal::NotFound { .. })) {
                     stale.push(Invalidation::Entry { parent: ino, name });
@@ -158,7 +134,7 @@ impl Fs {
         views: &mut HashMap<SessionKey, Option<Arc<View>>>,
         stale: &mut Vec<Invalidation>,
     ) {
-        let Some(before) = self.inodes.told(ino, |told| told.attrs).flatten() else { return };
+        let Some(before) = self.kernel.told(ino, |told| told.attrs).flatten() else { return };
         let now = match node {
             Node::Session(session, part @ (Part::Turn(_) | Part::Prompt(_) | Part::Context)) => {
                 let view = views.entry(session.key.clone()).or_insert_with(|| self.view(&session.key).ok());
@@ -180,7 +156,7 @@ impl Fs {
         if now == Some(before) {
             return;
         }
-        let readers = self.inodes.told(ino, |told| told.cached.handles);
+        let readers = self.kernel.told(ino, |told| told.cached.handles);
         match now {
             // Whoever has it open goes on with the pages of the version that was opened.
             Some(now) if now.version != before.version && readers == Some(0) => {
@@ -189,8 +165,8 @@ impl Fs {
             Some(_) => stale.push(Invalidation::Attributes { ino }),
             None => {
                 stale.push(Invalidation::Attributes { ino });
-                let parent = self.inodes.number(&node.parent());
-                let names = self.inodes.names(ino);
+                let parent = self.kernel.number(&node.parent());
+                let names = self.kernel.names(ino);
                 stale.extend(names.into_iter().map(|name| Invalidation::Entry { parent, name }));
             }
         }
@@ -198,9 +174,9 @@ impl Fs {
 
     /// Whether a session's directory, or a symlink to one, is not what its name leads to any more.
     fn is_gone(&self, node: &Node) -> bool {
-        let ino = self.inodes.number(node);
+        let ino = self.kernel.number(node);
         let parent = node.parent();
-        self.inodes.names(ino).iter().any(|name| match self.child(&parent, name) {
+        self.kernel.names(ino).iter().any(|name| match self.child(&parent, name) {
             Ok(there) => there != *node,
             Err(_) => true,
         })

@@ -68,7 +68,7 @@ pub(super) fn text(fs: &Fs) -> String {
     for ((agent, state), sessions) in sessions(fs) {
         sample(&mut out, "turnfs_sessions", &format!("agent=\"{agent}\",state=\"{state}\""), sessions);
     }
-    let known = fs.inodes.len() as u64;
+    let known = fs.kernel.len() as u64;
     single(&mut out, "turnfs_inodes", "gauge", "Inodes that the kernel knows.", known);
     let kept = fs.texts.cost();
     single(&mut out, "turnfs_kept_text_bytes", "gauge", "Texts kept in memory.", kept);

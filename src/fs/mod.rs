@@ -2,10 +2,11 @@
 //!
 //! No fuser type; testable without a mount. Asks the catalog for what is true now and `cut` for changes;
 //! called by `fuse`, which only translates. This file is the list of what can be done: one method for each
-//! request of the kernel. Whatever would change anything but by a control file is refused at once.
+//! request of the kernel. All writes except to control files are refused at once.
 //!
 //! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `session_dir` in a session's
-//!   directory; `inodes` numbers them, `handles` are open files, `invalidation` tells how long answers hold.
+//!   directory; `kernel_view` is what the kernel has been told, `handles` are open files, `invalidation` tells
+//!   how long answers hold and what takes them back.
 //! - `content` makes the bytes of files: those of turns are rendered, those that turnfs says itself are
 //!   gathered in `status`, `metrics` and `control`, with their form in `format`. `text_cache` keeps some of the former.
 //! - `control` also carries out what is written. `mount_state` is what the mount remembers, `host_links` and
@@ -16,8 +17,8 @@ mod control;
 mod format;
 mod handles;
 mod host_links;
-mod inodes;
 mod invalidation;
+mod kernel_view;
 mod metrics;
 mod mount_state;
 mod node;
@@ -45,14 +46,13 @@ use crate::host::{self, Host};
 use crate::session::{Errno, Refusal, Result, SessionKey};
 
 pub use control::{Command, Target};
-pub use handles::Cache;
-pub use inodes::ROOT;
-pub use invalidation::{Invalidation, Ttl};
+pub use invalidation::Invalidation;
+pub use kernel_view::{Attr, Cache, ROOT, Ttl};
 pub use metrics::{Op, count};
 pub use node::{Control, Kind};
-pub use tree::Attr;
 
 use handles::{Handle, Handles, Shows, TextHandle};
+use kernel_view::{Attrs, KernelView};
 use node::{Dot, Node, Part};
 
 /// What a mount shows, and how.
@@ -76,6 +76,16 @@ pub struct Access {
     pub write: bool,
     /// O_TRUNC.
     pub truncate: bool,
+}
+
+/// What a name in a directory leads to.
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup {
+    Found(Attr),
+    /// To nothing, which the kernel may remember for so long.
+    Absent {
+        ttl: Duration,
+    },
 }
 
 /// An open file or directory.
@@ -102,7 +112,7 @@ pub struct Fs {
     options: Options,
     /// The spellings of `--project`'s directory.
     projects: Option<Vec<PathBuf>>,
-    inodes: inodes::Inodes,
+    kernel: KernelView,
     handles: Handles,
     host_links: host_links::HostLinks,
     project_states: project_state::ProjectStates,
@@ -128,7 +138,7 @@ impl Fs {
             projects: options.project.as_ref().map(|given| host::spellings(given, [host.resolved(given)])),
             host_links: host_links::HostLinks::new(host.clone()),
             project_states: project_state::ProjectStates::new(host),
-            inodes: inodes::Inodes::new(),
+            kernel: KernelView::new(),
             handles: Handles::default(),
             memory: mount_state::Memory::default(),
             texts: text_cache::Texts::new(),
@@ -166,43 +176,52 @@ impl Fs {
     /// Finds `name` in a directory. The kernel knows the node from now on, until [`Fs::forget`].
     ///
     /// # Errors
-    /// [`Refusal::NotFound`]; or why what is there cannot be shown.
-    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
-        let heard = self.heard();
-        let node = self.child(&self.node(parent)?, name)?;
-        let attrs = self.attrs(&node)?;
-        let ino = self.inodes.remember(&node, parent, name);
-        Ok(self.attr(ino, &node, attrs, heard))
+    /// [`Refusal::NotFound`] if the kernel must ask for the name again; or why what is there cannot be shown.
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Lookup> {
+        let heard = self.catalog.heard();
+        let directory = self.node(parent)?;
+        let found = self.child(&directory, name).and_then(|node| Ok((self.attrs(&node)?, node)));
+        match found {
+            Ok((attrs, node)) => {
+                let ino = self.kernel.remember(&node, parent, name);
+                Ok(Lookup::Found(self.attr(ino, &node, attrs, heard)))
+            }
+            Err(refusal) if refusal.errno() == Errno::NOENT => {
+                let ttl = self.absence_ttl(parent, name, heard);
+                ttl.map(|ttl| Lookup::Absent { ttl }).ok_or(refusal)
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// The kernel forgot that many answers about a node.
     pub fn forget(&self, ino: u64, lookups: u64) {
-        self.inodes.forget(ino, lookups);
+        self.kernel.forget(ino, lookups);
     }
 
     /// # Errors
     /// [`Refusal::NotFound`] when it is gone; or why it cannot be shown.
     pub fn getattr(&self, ino: u64, handle: Option<u64>) -> Result<Attr> {
-        let heard = self.heard();
+        let heard = self.catalog.heard();
         let node = self.node(ino)?;
-        let told = self.inodes.told(ino, |told| *told).unwrap_or_default();
+        let told = self.kernel.told(ino, |told| *told).unwrap_or_default();
         let attrs = match (self.attrs(&node), told.attrs) {
             // A file that is gone is still what it was to those who have it open.
             (Err(_), Some(before)) if told.cached.handles > 0 && before.version.is_some() => Ok(before),
             (attrs, _) => attrs,
         };
         // Whoever reads through a handle reads its version, whatever the file has become.
-        if let Some(handle) = handle.and_then(|number| self.handles.get(number, &self.inodes))
+        if let Some(handle) = handle.and_then(|number| self.handles.get(number, &self.kernel))
             && let Shows::Text(text) = &handle.shows
         {
             self.grow(&handle, text);
             let size = text.len();
             return Ok(match attrs {
-                Ok(attrs) => self.attr(ino, &node, tree::Attrs { size, ..attrs }, heard),
+                Ok(attrs) => self.attr(ino, &node, Attrs { size, ..attrs }, heard),
                 // What was opened is not there any more, or is refused now.
                 Err(_) => {
-                    let attrs = tree::Attrs::file(size, self.started);
-                    Attr { lasting: Ttl::NOT, ..self.attr(ino, &node, attrs, heard) }
+                    let attrs = Attrs::file(size, self.started);
+                    Attr { ttl: Ttl::NOT, ..self.attr(ino, &node, attrs, heard) }
                 }
             });
         }
@@ -255,7 +274,7 @@ impl Fs {
         let mut entries: Vec<(OsString, Node)> =
             vec![(".".into(), node.clone()), ("..".into(), node.parent())];
         entries.append(&mut self.entries(&node)?);
-        let cache = handles::admit_entries(&self.inodes, ino, &entries);
+        let cache = self.kernel.admit_entries(ino, &entries);
         Ok(Opened { handle: self.handles.add(ino, Shows::Directory(entries), cache), cache })
     }
 
@@ -271,7 +290,7 @@ impl Fs {
     ) -> Result<()> {
         let handle = self.handle(handle)?;
         for (entry, node) in entries_from(&handle, cookie)? {
-            let ino = self.inodes.number(node);
+            let ino = self.kernel.number(node);
             if sink(DirEntry { ino, ..entry }) {
                 break;
             }
@@ -289,26 +308,26 @@ impl Fs {
         cookie: u64,
         mut sink: impl FnMut(DirEntry<'_>, Attr) -> bool,
     ) -> Result<()> {
-        let heard = self.heard();
+        let heard = self.catalog.heard();
         let handle = self.handle(handle)?;
         for (entry, node) in entries_from(&handle, cookie)? {
             // What cannot be looked at is still an entry; looking at it itself tells why.
-            let unknown = tree::Attrs::file(0, self.started);
+            let unknown = Attrs::file(0, self.started);
             let is_dot = entry.name == "." || entry.name == "..";
             let attrs = if is_dot { Err(()) } else { self.attrs(node).map_err(drop) };
             let ino = if is_dot {
-                self.inodes.number(node)
+                self.kernel.number(node)
             } else {
-                self.inodes.remember(node, handle.ino, entry.name)
+                self.kernel.remember(node, handle.ino, entry.name)
             };
             let attr = match attrs {
                 Ok(attrs) => self.attr(ino, node, attrs, heard),
-                Err(()) => Attr { lasting: Ttl::NOT, ..self.attr(ino, node, unknown, heard) },
+                Err(()) => Attr { ttl: Ttl::NOT, ..self.attr(ino, node, unknown, heard) },
             };
             let full = sink(DirEntry { ino, ..entry }, attr);
             if full {
                 if !is_dot {
-                    self.inodes.forget(ino, 1);
+                    self.kernel.forget(ino, 1);
                 }
                 break;
             }
@@ -336,7 +355,7 @@ impl Fs {
         }
         if let Node::Session(session, Part::RawFile(name)) = &node {
             let found = content::open_raw(&*self.catalog.session(&session.key)?, name)?;
-            let told = self.inodes.told(ino, |told| told.attrs).flatten();
+            let told = self.kernel.told(ino, |told| told.attrs).flatten();
             let cache = if told.map(|attrs| attrs.size) == Some(found.stat.len) {
                 Cache::Fresh
             } else {
@@ -351,7 +370,7 @@ impl Fs {
             Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta | Part::UndoneStatus(_)) => {
                 Cache::Direct
             }
-            _ => handles::admit_text(&self.inodes, ino, text.version(), text.len()),
+            _ => self.kernel.admit_text(ino, text.version(), text.len()),
         };
         Ok(opened(Shows::Text(text), cache))
     }
@@ -418,33 +437,33 @@ impl Fs {
 
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
-        self.handles.remove(handle, &self.inodes);
+        self.handles.remove(handle, &self.kernel);
     }
 
     fn node(&self, ino: u64) -> Result<Node> {
-        self.inodes.node(ino).ok_or_else(|| Refusal::Changed { what: "this file".into() })
+        self.kernel.node(ino).ok_or_else(|| Refusal::Changed { what: "this file".into() })
     }
 
     fn handle(&self, number: u64) -> Result<Arc<Handle>> {
         let unknown = || Refusal::Internal { what: format!("no file is open as {number}") };
-        self.handles.get(number, &self.inodes).ok_or_else(unknown)
+        self.handles.get(number, &self.kernel).ok_or_else(unknown)
     }
 
     /// The attributes as they are told to the kernel.
-    fn attr(&self, ino: u64, node: &Node, mut attrs: tree::Attrs, heard: u64) -> Attr {
+    fn attr(&self, ino: u64, node: &Node, mut attrs: Attrs, heard: u64) -> Attr {
         // The size that the kernel knows bounds what it reads from its pages: as long as somebody reads those of
         // another version, it must stay the size of that. Whoever opens the file now reads past the pages.
-        let kept = self.inodes.told(ino, |told| {
+        let kept = self.kernel.told(ino, |told| {
             (told.cached.handles > 0 && told.cached.version != attrs.version).then_some(told.cached.len)
         });
         if let (Some(len), true) = (kept.flatten(), attrs.version.is_some()) {
             attrs.size = len;
         }
-        // Noted first: a change that comes after this takes the answer back, one before it is seen by `lasting`.
-        self.inodes.told(ino, |told| told.attrs = Some(attrs));
-        let lasting = self.ttl(ino, node, &attrs, heard);
-        let tree::Attrs { size, mtime, links, .. } = attrs;
-        Attr { ino, kind: node.kind(), mode: node.mode(), size, mtime, links, lasting }
+        // Noted first: a change that comes after this takes the answer back, one before it is seen by `ttl`.
+        self.kernel.told(ino, |told| told.attrs = Some(attrs));
+        let ttl = self.ttl(ino, node, &attrs, heard);
+        let Attrs { size, mtime, links, .. } = attrs;
+        Attr { ino, kind: node.kind(), mode: node.mode(), size, mtime, links, ttl }
     }
 
     /// The session's view, true to the disk.
@@ -464,7 +483,7 @@ impl Fs {
         if !now.bytes.starts_with(&before[..]) {
             return false;
         }
-        handle.grew(&self.inodes, now.version, now.bytes.len() as u64);
+        handle.grew(&self.kernel, now.version, now.bytes.len() as u64);
         open.grow(now.bytes, now.version);
         true
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::invalidation::A_SECOND;
+use super::kernel_view::A_SECOND;
 use crate::session::{Session, SessionKey, State, Writer};
 
 /// How many writers are remembered.

@@ -4,18 +4,18 @@
 //! the catalog's view, which is true to the disk at that moment.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::Fs;
-use super::content::{raw_stat, version_of};
+use super::content::{find, raw_files, raw_stat, salvaged, tail, turn, version_of};
+use super::kernel_view::{A_SECOND, Attrs};
 use super::node::{At, Control, Node, Part, SessionRef, turn_name, turn_number};
-use super::tree::{Attrs, Entries, absent};
+use super::tree::{Entries, absent};
 use crate::catalog::View;
 use crate::cut::{self, Undone};
-use crate::session::{History, Refusal, Result, Session, State, Turn};
+use crate::session::{Refusal, Result, Session, State, Turn};
 
 impl Fs {
     /// The node named `name` in a directory of a session.
@@ -267,7 +267,7 @@ impl Fs {
         let turn = turn(&view.history, n)?;
         let attrs = Attrs::file(turn.text_len, turn.last.unwrap_or(view.session.updated));
         // What the heading says of a turn without an end depends on who is at it.
-        let lasts = turn.is_open().then_some(super::invalidation::A_SECOND);
+        let lasts = turn.is_open().then_some(A_SECOND);
         Ok(Attrs { version: version_of(view, &Part::Turn(n))?, lasts, ..attrs })
     }
 
@@ -301,70 +301,4 @@ fn controls(session: &SessionRef) -> &'static [Control] {
 fn agent_directory(parent: &Arc<SessionRef>, agent: &Session) -> Node {
     let at = At::Agents(parent.clone());
     Node::Session(Arc::new(SessionRef { key: agent.key.clone(), at }), Part::Dir)
-}
-
-/// The turn `n` as a file: what is not there is just not there.
-pub(super) fn turn(history: &History, n: u32) -> Result<&Turn> {
-    history.readable()?;
-    find(&history.turns, n)
-}
-
-pub(super) fn find(turns: &[Turn], n: u32) -> Result<&Turn> {
-    let found = turns.get(n as usize).filter(|turn| turn.n == n);
-    found
-        .or_else(|| turns.iter().find(|turn| turn.n == n))
-        .ok_or_else(|| Refusal::NotFound { what: format!("turn {n}") })
-}
-
-/// The turns of a damaged session that end before the first damage.
-pub(super) fn salvaged(history: &History) -> Result<&[Turn]> {
-    if history.state != State::Damaged {
-        return Err(absent(OsStr::new("salvage")));
-    }
-    Ok(history.sound())
-}
-
-/// A stretch of the main transcript, as if it were a turn.
-fn stretch(session: &Session, history: &History, span: std::ops::Range<u64>) -> Option<Turn> {
-    let main = history.files.first().map(|view| view.file.clone());
-    let main = main.or_else(|| session.files.first().cloned())?;
-    Some(Turn {
-        n: 0,
-        prompt: None,
-        status: crate::session::TurnStatus::Complete,
-        detail: None,
-        started: None,
-        ended: None,
-        last: None,
-        file: Arc::from(main),
-        span,
-        pieces: Vec::new(),
-        line: 1,
-        group: 0,
-        text_len: 0,
-    })
-}
-
-/// What comes before turn 0.
-pub(super) fn head(session: &Session, history: &History) -> Option<Turn> {
-    stretch(session, history, 0..history.head_bytes)
-}
-
-/// What follows the last complete line, where there is anything.
-pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
-    let len = history.files.first()?.len?;
-    let main = &history.files.first()?.file;
-    let ends = history.turns.iter().rev().flat_map(|turn| turn.ranges()).filter(|(file, _)| file == main);
-    let end = ends.map(|(_, span)| span.end).max().unwrap_or(history.head_bytes);
-    if end < len { stretch(session, history, end..len) } else { None }
-}
-
-/// The session's own files with their names in `raw/`, main transcript first; what lies deeper belongs to
-/// sub-agents and the like.
-pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
-    let all = session.files.iter().chain(&session.sidecars);
-    // A session is a directory with its files in it, or a file with its other files beside it.
-    let places = [Some(&*session.key.path), session.key.path.parent()];
-    let own = all.filter(|file| places.contains(&file.parent()));
-    own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
 }

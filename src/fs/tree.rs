@@ -1,65 +1,19 @@
 //! From a directory and a name to a node, from a directory to its entries, and a node's attributes: the
-//! part of the tree above the sessions. What is inside a session's directory is in `inside.rs`.
+//! part of the tree above the sessions. What is inside a session's directory is in `session_dir.rs`.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::Fs;
 use super::host_links::{Found, relative};
-use super::invalidation::Ttl;
+use super::kernel_view::Attrs;
 use super::node::{At, Dot, Node, Part, SessionRef, Shelf};
-use super::{Fs, Kind};
 use crate::catalog::{Listed, Listing};
 use crate::session::{Refusal, Result};
-
-/// What `stat` tells of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attr {
-    pub ino: u64,
-    pub kind: Kind,
-    /// Permission bits.
-    pub mode: u16,
-    /// Bytes.
-    pub size: u64,
-    pub mtime: Timestamp,
-    /// Hard links. Of a directory: two and one for each directory in it, or 1 where counting them would
-    /// mean reading a transcript (the convention for "not counted").
-    pub links: u32,
-    /// How long all this may be remembered.
-    pub lasting: Ttl,
-}
-
-/// The part of [`Attr`] that does not follow from the node itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attrs {
-    pub size: u64,
-    pub mtime: Timestamp,
-    pub links: u32,
-    /// Of a file: which text it is, where that is known without the text.
-    pub version: Option<u128>,
-    /// The answer must not be remembered for longer.
-    pub lasts: Option<Duration>,
-}
-
-impl Attrs {
-    pub fn file(size: u64, mtime: Timestamp) -> Attrs {
-        Attrs { size, mtime, links: 1, version: None, lasts: None }
-    }
-
-    /// A directory with so many directories in it.
-    pub fn directory(within: usize, mtime: Timestamp) -> Attrs {
-        Attrs { links: 2 + within as u32, ..Attrs::file(0, mtime) }
-    }
-
-    /// A directory of which it would cost too much to know.
-    pub fn uncounted(mtime: Timestamp) -> Attrs {
-        Attrs::file(0, mtime)
-    }
-}
 
 pub(super) type Entries = Vec<(OsString, Node)>;
 

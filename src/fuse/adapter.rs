@@ -1,8 +1,7 @@
 //! fuser's requests to calls of `fs`, and their results to replies.
 //!
 //! What `fs` may answer or refuse goes through [`Adapter::answer`], which counts it, logs a refusal and turns it
-//! into its errno. What is always answered alike is answered in place and counted, but for ioctl, lseek, poll and
-//! copy_file_range.
+//! into its errno. What is always answered alike stands in one table at the end.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,15 +13,16 @@ use std::sync::mpsc::Sender;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags,
+    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::invalidations::InvalidationQueue;
 use super::mounted::Begun;
-use crate::fs::{self, Attr, Cache, Fs, Kind, Op};
+use crate::fs::{self, Attr, Cache, Fs, Kind, Lookup, Op, Ttl};
 use crate::session::Refusal;
 
 /// Most bytes of one read, write or directory listing.
@@ -73,7 +73,7 @@ impl Adapter {
         Err(Errno::from_i32(refusal.errno().raw_os_error()))
     }
 
-    /// A request that would change what is not to be changed.
+    /// The errno of a request that would change the tree.
     fn refuse(&self) -> Errno {
         fs::count(Op::Change);
         Errno::from_i32(self.fs.refusal().errno().raw_os_error())
@@ -114,28 +114,6 @@ fn refuse_overlays(config: &mut KernelConfig) {
     }
 }
 
-/// The attributes of what is not there.
-fn nothing() -> FileAttr {
-    let never = SystemTime::UNIX_EPOCH;
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: never,
-        mtime: never,
-        ctime: never,
-        crtime: never,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
 fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
@@ -162,6 +140,20 @@ fn opendir_flags(cache: Cache) -> FopenFlags {
         Cache::Fresh => FopenFlags::FOPEN_CACHE_DIR,
         Cache::Keep => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
     }
+}
+
+/// Requests that are always answered alike: the types of the arguments and of the reply, the answer (`done`,
+/// `refused` or an errno), and what it is counted as.
+macro_rules! always {
+    ($($name:ident($($argument:ty),*) -> $reply:ty: $($answer:ident)+;)*) => {$(
+        fn $name(&self, _req: &Request, $(_: $argument,)* reply: $reply) {
+            always!(@ self reply $($answer)+);
+        }
+    )*};
+    (@ $adapter:ident $reply:ident done $op:ident) => { fs::count(Op::$op); $reply.ok() };
+    (@ $adapter:ident $reply:ident refused) => { $reply.error($adapter.refuse()) };
+    (@ $adapter:ident $reply:ident $errno:ident $op:ident) => { fs::count(Op::$op); $reply.error(Errno::$errno) };
+    (@ $adapter:ident $reply:ident $errno:ident) => { $reply.error(Errno::$errno) };
 }
 
 impl Filesystem for Adapter {
@@ -192,19 +184,16 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let heard = self.fs.heard();
         match self.answer(Op::Lookup, |fs| fs.lookup(parent.0, name)) {
-            Ok(attr) => {
-                let fs::Ttl { entry, attributes } = attr.lasting;
+            Ok(Lookup::Found(attr)) => {
+                let Ttl { entry, attributes } = attr.ttl;
                 reply.entry_with_ttls(&attributes, &entry, &self.attr(&attr), Generation(0));
             }
-            Err(errno) => match self.fs.absence_ttl(parent.0, name, heard) {
-                // Number 0 says that there is nothing, for as long.
-                Some(lasts) if errno == Errno::ENOENT => {
-                    reply.entry_with_ttls(&lasts, &lasts, &nothing(), Generation(0));
-                }
-                _ => reply.error(errno),
-            },
+            // Number 0 says that there is nothing, for as long; no other attribute is looked at.
+            Ok(Lookup::Absent { ttl }) => {
+                reply.entry_with_ttls(&ttl, &ttl, &self.attr(&Attr::NOTHING), Generation(0));
+            }
+            Err(errno) => reply.error(errno),
         }
     }
 
@@ -215,7 +204,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.answer(Op::Getattr, |fs| fs.getattr(ino.0, handle.map(|handle| handle.0))) {
-            Ok(attr) => reply.attr(&attr.lasting.attributes, &self.attr(&attr)),
+            Ok(attr) => reply.attr(&attr.ttl.attributes, &self.attr(&attr)),
             Err(errno) => reply.error(errno),
         }
     }
@@ -241,7 +230,7 @@ impl Filesystem for Adapter {
         let times = atime.is_some() || mtime.is_some();
         let anything_else = mode.is_some() || uid.is_some() || gid.is_some() || !(times || size.is_some());
         match self.answer(Op::Setattr, |fs| fs.setattr(ino.0, size, anything_else)) {
-            Ok(attr) => reply.attr(&attr.lasting.attributes, &self.attr(&attr)),
+            Ok(attr) => reply.attr(&attr.ttl.attributes, &self.attr(&attr)),
             Err(errno) => reply.error(errno),
         }
     }
@@ -315,18 +304,6 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        fs::count(Op::Flush);
-        reply.ok();
-    }
-
     fn release(
         &self,
         _req: &Request,
@@ -339,12 +316,6 @@ impl Filesystem for Adapter {
     ) {
         fs::count(Op::Release);
         self.fs.release(handle.0);
-        reply.ok();
-    }
-
-    fn fsync(&self, _req: &Request, _ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        // What a command did was durable before its write returned.
-        fs::count(Op::Fsync);
         reply.ok();
     }
 
@@ -385,7 +356,7 @@ impl Filesystem for Adapter {
         let filled = self.answer(Op::Readdirplus, |fs| {
             fs.readdirplus(handle.0, offset, |entry, attr| {
                 // fuser has one time for both kinds of knowledge here.
-                let lasts = attr.lasting.entry.min(attr.lasting.attributes);
+                let lasts = attr.ttl.entry.min(attr.ttl.attributes);
                 let attr = self.attr(&attr);
                 reply.add(attr.ino, entry.cookie, entry.name, &lasts, &attr, Generation(0))
             })
@@ -409,18 +380,6 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        fs::count(Op::Fsync);
-        reply.ok();
-    }
-
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         fs::count(Op::Statfs);
         // Nothing can be stored here: no blocks, none free.
@@ -435,178 +394,31 @@ impl Filesystem for Adapter {
         }
     }
 
-    // There are no extended attributes: ENOSYS makes the kernel say so by itself from then on.
-
-    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        fs::count(Op::Xattr);
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
-        fs::count(Op::Xattr);
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn ioctl(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _flags: fuser::IoctlFlags,
-        _command: u32,
-        _data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(Errno::ENOTTY);
-    }
-
-    // With ENOSYS the kernel does these by itself, or says that they are not supported.
-
-    fn lseek(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _offset: i64,
-        _whence: i32,
-        reply: ReplyLseek,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn copy_file_range(
-        &self,
-        _req: &Request,
-        _ino_in: INodeNo,
-        _handle_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _handle_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
-        _flags: fuser::CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn poll(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _notifier: fuser::PollNotifier,
-        _events: fuser::PollEvents,
-        _flags: fuser::PollFlags,
-        reply: fuser::ReplyPoll,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    // Everything below would change the tree.
-
-    fn mknod(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        reply.error(self.refuse());
-    }
-
-    fn mkdir(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        reply.error(self.refuse());
-    }
-
-    fn unlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(self.refuse());
-    }
-
-    fn rmdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(self.refuse());
-    }
-
-    fn symlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(self.refuse());
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _new_parent: INodeNo,
-        _new_name: &OsStr,
-        _flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(self.refuse());
-    }
-
-    fn link(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _new_parent: INodeNo,
-        _new_name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        reply.error(self.refuse());
-    }
-
-    fn create(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        reply.error(self.refuse());
-    }
-
-    fn setxattr(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(self.refuse());
-    }
-
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(self.refuse());
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(self.refuse());
+    always! {
+        // What a command did was durable before its write returned.
+        flush(INodeNo, FileHandle, LockOwner) -> ReplyEmpty: done Flush;
+        fsync(INodeNo, FileHandle, bool) -> ReplyEmpty: done Fsync;
+        fsyncdir(INodeNo, FileHandle, bool) -> ReplyEmpty: done Fsync;
+        // There are no extended attributes: ENOSYS makes the kernel say so by itself from then on.
+        getxattr(INodeNo, &OsStr, u32) -> ReplyXattr: ENOSYS Xattr;
+        listxattr(INodeNo, u32) -> ReplyXattr: ENOSYS Xattr;
+        // With ENOSYS the kernel does these by itself, or says that they are not supported. (By default fuser
+        // would log each of them as a warning.)
+        ioctl(INodeNo, FileHandle, IoctlFlags, u32, &[u8], u32) -> ReplyIoctl: ENOTTY;
+        lseek(INodeNo, FileHandle, i64, i32) -> ReplyLseek: ENOSYS;
+        copy_file_range(INodeNo, FileHandle, u64, INodeNo, FileHandle, u64, u64, CopyFileRangeFlags) -> ReplyWrite: ENOSYS;
+        poll(INodeNo, FileHandle, PollNotifier, PollEvents, PollFlags) -> ReplyPoll: ENOSYS;
+        // Everything below would change the tree.
+        mknod(INodeNo, &OsStr, u32, u32, u32) -> ReplyEntry: refused;
+        mkdir(INodeNo, &OsStr, u32, u32) -> ReplyEntry: refused;
+        unlink(INodeNo, &OsStr) -> ReplyEmpty: refused;
+        rmdir(INodeNo, &OsStr) -> ReplyEmpty: refused;
+        symlink(INodeNo, &OsStr, &Path) -> ReplyEntry: refused;
+        rename(INodeNo, &OsStr, INodeNo, &OsStr, RenameFlags) -> ReplyEmpty: refused;
+        link(INodeNo, INodeNo, &OsStr) -> ReplyEntry: refused;
+        create(INodeNo, &OsStr, u32, u32, i32) -> ReplyCreate: refused;
+        setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> ReplyEmpty: refused;
+        removexattr(INodeNo, &OsStr) -> ReplyEmpty: refused;
+        fallocate(INodeNo, FileHandle, u64, u64, i32) -> ReplyEmpty: refused;
     }
 }
