@@ -13,9 +13,8 @@ use memchr::memmem;
 use serde::Serialize;
 
 use super::KimiCli;
-use super::json::objects;
+use super::json::{Control, objects, parse_lenient};
 use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
-use super::lenient::{self, Control};
 use super::{parse, work_dirs};
 use crate::agents::{Agent as _, Companion};
 use crate::host::processes::Running;
@@ -254,9 +253,7 @@ fn state_of_fork(session: &Session) -> Result<Vec<u8>> {
     // and forgets them; a fork that did so would not be what the user sees in the source.
     let source: SourceState = match source {
         Some(bytes) => {
-            let plain = |error| lenient::plain(&bytes, Control::Refused).ok_or(error);
-            let read = serde_json::from_slice(&bytes)
-                .or_else(|error| plain(error).and_then(|text| serde_json::from_str(&text)));
+            let read = parse_lenient(&bytes, Control::Refused, |bytes| serde_json::from_slice(bytes));
             read.map_err(|error| {
                 let message = layout::broken_state(&error.to_string());
                 let (file, class) = (STATE.to_owned(), DamageClass::Sidecar);

@@ -4,6 +4,10 @@
 //! serde_json refuses a lone surrogate escape in a string, Python writes them; the record is valid all the
 //! same. So strings stay raw while a record is read (which proves that they are well formed) and are
 //! unescaped here, where a lone surrogate becomes U+FFFD.
+//!
+//! Python's `json` and pydantic also take NaN and Infinity for numbers and, in context lines (`strict=False`),
+//! unescaped control characters in strings. [`plain`] rewrites only a line that does not parse as it is. Facts:
+//! `docs/stores/kimi-cli.md`, "5. Damage: what the client does".
 
 use std::borrow::Cow;
 
@@ -12,6 +16,76 @@ use serde_json::value::RawValue;
 
 use crate::agents::json::each_of;
 use crate::agents::{data_url, json};
+
+/// Deepest nesting that the client's parser of wire lines takes; deeper lines are skipped by it.
+pub(super) const WIRE_DEPTH: usize = 200;
+/// Nesting of a context line that the client was seen to read; of 10,000 levels it crashes at start.
+pub(super) const CONTEXT_DEPTH: usize = 5000;
+
+/// Whether unescaped control characters may stand in strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    Allowed,
+    Refused,
+}
+
+/// The text in a form that every parser reads, if it is JSON for the client: NaN and the like as strings, and
+/// control characters escaped where they are allowed. `None` if nothing of the kind stands in it.
+pub(super) fn plain(bytes: &[u8], control: Control) -> Option<String> {
+    let text = simdutf8::basic::from_utf8(bytes).ok()?;
+    let mut out = String::new();
+    let (mut copied, mut at, mut in_string) = (0, 0, false);
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let word = || ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| rest.starts_with(word));
+        let (len, instead) = match bytes[at] {
+            b'\\' if in_string => (2, None),
+            b'"' => {
+                in_string = !in_string;
+                (1, None)
+            }
+            b'N' | b'-' | b'I' if !in_string => match word() {
+                Some(word) => (word.len(), Some(format!("\"{word}\""))),
+                None => (1, None),
+            },
+            byte if in_string && byte < b' ' && control == Control::Allowed => {
+                (1, Some(format!("\\u{byte:04x}")))
+            }
+            _ if in_string => {
+                let ends = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
+                (bytes[at + 1..].iter().position(ends).map_or(rest.len(), |found| found + 1), None)
+            }
+            _ => (1, None),
+        };
+        if let Some(instead) = instead {
+            out.push_str(&text[copied..at]);
+            out.push_str(&instead);
+            copied = at + len;
+        }
+        // What follows a backslash may have several bytes; each is passed by itself.
+        at += len;
+        while at < bytes.len() && !text.is_char_boundary(at) {
+            at += 1;
+        }
+    }
+    if copied == 0 {
+        return None;
+    }
+    out.push_str(&text[copied..]);
+    Some(out)
+}
+
+/// What `parse` makes of JSON that the client reads: of the bytes as they are, or else of the same in plain JSON.
+///
+/// # Errors
+/// What `parse` says of the bytes as they are if there is no other form of them, else of the plain form.
+pub(super) fn parse_lenient<T, E>(
+    bytes: &[u8],
+    control: Control,
+    parse: impl Fn(&[u8]) -> Result<T, E>,
+) -> Result<T, E> {
+    parse(bytes).or_else(|error| parse(plain(bytes, control).ok_or(error)?.as_bytes()))
+}
 
 /// A JSON string as it stands in a record, with its quotes, not unescaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,5 +334,25 @@ mod tests {
         assert_eq!(Part::blob("image", "data:image/png;base64,QUI="), Some(("image/png".into(), 2)));
         assert_eq!(Part::blob("audio", "data:,abcd"), Some(("audio/*".into(), 4)));
         assert_eq!(Part::blob("image", "https://example.com/x.png"), None);
+    }
+
+    #[test]
+    fn what_python_reads_becomes_plain_json() {
+        let cases = [
+            (
+                r#"{"a": NaN, "b": [-Infinity, Infinity]}"#,
+                Some(r#"{"a": "NaN", "b": ["-Infinity", "Infinity"]}"#),
+            ),
+            (r#"{"a": "NaN \" NaN"}"#, None),
+            (r#"{"é\é": [NaN,1], "NaN": -1}"#, Some(r#"{"é\é": ["NaN",1], "NaN": -1}"#)),
+            (r#"{"a": Nan}"#, None),
+            (r#"{"a": "#, None),
+        ];
+        for (json, expected) in cases {
+            assert_eq!(plain(json.as_bytes(), Control::Refused).as_deref(), expected, "{json}");
+        }
+        let tab = b"{\"a\": \"x\ty\"}";
+        assert_eq!(plain(tab, Control::Refused), None);
+        assert_eq!(plain(tab, Control::Allowed).unwrap(), r#"{"a": "x\u0009y"}"#);
     }
 }

@@ -13,8 +13,7 @@ use jiff::Timestamp;
 use md5::{Digest, Md5};
 
 use super::head::{self, Head};
-use super::json::{JsonStr, objects};
-use super::lenient::{self, Control};
+use super::json::{Control, JsonStr, objects, parse_lenient};
 use crate::agents::{Discovery, Memory};
 use crate::host::mountinfo::Device;
 use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
@@ -491,14 +490,11 @@ fn title(dir: &StoreDir, path: &Path) -> Result<Option<String>, Damage> {
     };
     count_bytes(AgentKind::KimiCli, ReadKind::Sidecar, bytes.len() as u64);
     let text = simdutf8::basic::from_utf8(&bytes).map_err(|_| broken("not valid UTF-8"))?;
-    let title = |text: &str| {
-        let state: State<'_> = serde_json::from_str(text)?;
+    let title = |bytes: &[u8]| {
+        let state: State<'_> = serde_json::from_slice(bytes)?;
         Ok::<_, serde_json::Error>(state.custom_title.flatten().map(|title| title.text().into_owned()))
     };
-    let title = title(text).or_else(|error| {
-        let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
-        title(&plain)
-    });
+    let title = parse_lenient(text.as_bytes(), Control::Refused, title);
     let title = title.map_err(|error| broken(&error.to_string()))?;
     Ok(title.filter(|title| !title.trim().is_empty()))
 }
@@ -521,10 +517,8 @@ impl Projects {
         let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
             Ok(Some(bytes)) => {
                 count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
-                let index = serde_json::from_slice::<Index>(&bytes).or_else(|error| {
-                    let plain = lenient::plain(&bytes, Control::Refused).ok_or(error)?;
-                    serde_json::from_str(&plain)
-                });
+                let index =
+                    parse_lenient(&bytes, Control::Refused, |bytes| serde_json::from_slice::<Index>(bytes));
                 let places = index.map_err(|error| error.to_string()).and_then(Index::places);
                 places.map_err(|what| {
                     broken(format!("{what}; kimi-cli does not start, and no project can be told"))

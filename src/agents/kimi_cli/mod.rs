@@ -1,7 +1,7 @@
 //! The store of kimi-cli (Python client 1.52.0, wire protocol 1.10).
 //!
 //! `layout` finds sessions (`head`: the start of one; `subagents`: those below one), `load` reads one with
-//! `parse` (a line to a record; `json` and `lenient`: what the client takes for JSON), `turns` (records to
+//! `parse` (a line to a record; `json`: what the client takes for JSON), `turns` (records to
 //! turns) and `align` (turns to cut points). `view` shows a turn's bytes, record by record with `items`.
 //! `cuts` says how to fork and undo, `work_dirs` how kimi.json changes with it, `writer` who has a session
 //! open. `docs/stores/kimi-cli.md` and the samples say what the store looks like.
@@ -12,7 +12,6 @@ mod head;
 mod items;
 mod json;
 mod layout;
-mod lenient;
 mod load;
 mod parse;
 mod records;

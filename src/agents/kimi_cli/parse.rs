@@ -11,8 +11,9 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::{Content, JsonStr, Part, objects};
-use super::lenient::{self, Control};
+use super::json::{
+    CONTEXT_DEPTH, Content, Control, JsonStr, Part, WIRE_DEPTH, objects, parse_lenient, plain,
+};
 use super::records::{ContextRecord, TextKey, WireEvent, call_key, slash_command};
 use crate::agents::json::each_of;
 use crate::session::{DamageClass, from_unix_seconds};
@@ -300,9 +301,8 @@ impl Wire<'_> {
 /// The client reads a call's arguments as it reads a context line.
 fn dmail_checkpoint(arguments: JsonStr<'_>) -> Option<i64> {
     let text = arguments.text();
-    let read = |text: &str| serde_json::from_str::<Arguments>(text).ok();
-    let arguments = read(&text).or_else(|| read(&lenient::plain(text.as_bytes(), Control::Allowed)?))?;
-    arguments.checkpoint_id
+    let read = |bytes: &[u8]| serde_json::from_slice::<Arguments>(bytes);
+    parse_lenient(text.as_bytes(), Control::Allowed, read).ok()?.checkpoint_id
 }
 
 /// A line of a context file, as far as its values are needed.
@@ -439,11 +439,7 @@ pub(super) const WIRE: Format = Format {
         DamageClass::InvalidUtf8 => {
             "kimi-cli stops reading the file there, and cannot list this directory's sessions if it is near the start"
         }
-        DamageClass::TornTail | DamageClass::NulTail | DamageClass::NoFinalNewline => {
-            "kimi-cli glues the next record to it and then loses both"
-        }
-        DamageClass::SplitRecord => "kimi-cli skips all of these lines without a word",
-        _ => "kimi-cli skips the line without a word",
+        _ => agent(class),
     },
 };
 
@@ -452,45 +448,51 @@ pub(super) const CONTEXT: Format = Format {
     is_record: |bytes| context(bytes).is_ok(),
     agent: |class| match class {
         DamageClass::InvalidUtf8 => "kimi-cli reads it with replacement characters",
+        DamageClass::BadRecord => "kimi-cli skips the line, or crashes at start if a message has no content",
+        _ => agent(class),
+    },
+};
+
+/// What the client does with damage in either file.
+fn agent(class: DamageClass) -> &'static str {
+    match class {
         DamageClass::TornTail | DamageClass::NulTail | DamageClass::NoFinalNewline => {
             "kimi-cli glues the next record to it and then loses both"
         }
         DamageClass::SplitRecord => "kimi-cli skips all of these lines without a word",
-        DamageClass::BadRecord => "kimi-cli skips the line, or crashes at start if a message has no content",
         _ => "kimi-cli skips the line without a word",
-    },
-};
+    }
+}
 
 /// Reads a scanned line of wire.jsonl as the client does. `buffer` holds the record where it had to be
 /// written plainly first.
 pub(super) fn wire_line<'a>(line: &Line<'a>, buffer: &'a mut String) -> Result<Wire<'a>, Bad> {
-    if let Some(bad) = unreadable(line, lenient::WIRE_DEPTH) {
-        return Err(bad);
-    }
-    wire(line.bytes).or_else(|bad| {
-        *buffer = lenient::plain(line.bytes, Control::Refused).ok_or(bad)?;
-        wire(buffer.as_bytes())
-    })
+    scanned(line, buffer, WIRE_DEPTH, Control::Refused, wire)
 }
 
 /// Reads a scanned line of a context file, as [`wire_line`].
 pub(super) fn context_line<'a>(line: &Line<'a>, buffer: &'a mut String) -> Result<Context<'a>, Bad> {
-    if let Some(bad) = unreadable(line, lenient::CONTEXT_DEPTH) {
-        return Err(bad);
-    }
-    context(line.bytes).or_else(|bad| {
-        *buffer = lenient::plain(line.bytes, Control::Allowed).ok_or(bad)?;
-        context(buffer.as_bytes())
-    })
+    scanned(line, buffer, CONTEXT_DEPTH, Control::Allowed, context)
 }
 
-/// A line that is too strange to be read: with NULs at its start, or nested too deeply.
-fn unreadable(line: &Line<'_>, depth: usize) -> Option<Bad> {
+/// Reads a scanned line, unless it has NULs at its start or is nested more than `depth` times.
+fn scanned<'a, T>(
+    line: &Line<'a>,
+    buffer: &'a mut String,
+    depth: usize,
+    control: Control,
+    read: fn(&'a [u8]) -> Result<T, Bad>,
+) -> Result<T, Bad> {
     if line.nuls > 0 {
-        return Some(Bad::NotJson);
+        return Err(Bad::NotJson);
     }
-    let what = || Bad::NotRecord(format!("JSON nested more than {depth} times"));
-    is_deeper(line.bytes, depth).then(what)
+    if is_deeper(line.bytes, depth) {
+        return Err(Bad::NotRecord(format!("JSON nested more than {depth} times")));
+    }
+    read(line.bytes).or_else(|bad| {
+        *buffer = plain(line.bytes, control).ok_or(bad)?;
+        read(buffer.as_bytes())
+    })
 }
 
 #[cfg(test)]
