@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use super::KimiCli;
 use super::json::{Control, objects, parse_lenient};
-use super::layout::{self, CONTEXT, INDEX, LONGEST_INDEX, LONGEST_STATE, STATE};
+use super::layout::{self, CONTEXT, LONGEST_STATE, STATE};
+use super::work_dirs::{INDEX, LONGEST_INDEX};
 use super::{parse, work_dirs};
 use crate::agents::{Agent as _, Companion};
 use crate::host::processes::Running;
@@ -82,7 +83,7 @@ pub(super) fn plan_fork(
     let all = own.parent().unwrap_or(Path::new(""));
     let id = uuid::Uuid::new_v4().to_string();
     let dir = match project {
-        Some(project) => all.join(layout::folder(&project.to_string_lossy())).join(&id),
+        Some(project) => all.join(work_dirs::folder(&project.to_string_lossy())).join(&id),
         None => own.join(&id),
     };
     // Not beside the sessions: while it is built the client would list it. But a rename stays in one file system,
@@ -153,7 +154,7 @@ fn last_one(session: &Session) -> Result<bool> {
     let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(false) };
     let Some(index) = read_small(&store, Path::new(INDEX), LONGEST_INDEX)? else { return Ok(false) };
     let own = session.key.path.parent().and_then(Path::file_name);
-    let is_own = |path: &Path| own.is_some_and(|own| *own == *layout::folder(&path.to_string_lossy()));
+    let is_own = |path: &Path| own.is_some_and(|own| *own == *work_dirs::folder(&path.to_string_lossy()));
     Ok(work_dirs::last_session(&index, is_own)?.as_ref() == Some(&session.id))
 }
 

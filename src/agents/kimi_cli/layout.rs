@@ -10,27 +10,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use md5::{Digest, Md5};
 
 use super::head::{self, Head};
 use super::json::{Control, JsonStr, objects, parse_lenient};
+use super::work_dirs::{INDEX, Projects};
 use crate::agents::{Discovery, Memory};
 use crate::host::mountinfo::Device;
 use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Entry, EntryKind, Stamp, StoreDir, read_small};
 
-pub(super) const INDEX: &str = "kimi.json";
 pub(super) const SESSIONS: &str = "sessions";
 pub(super) const WIRE: &str = "wire.jsonl";
 pub(super) const CONTEXT: &str = "context.jsonl";
 pub(super) const STATE: &str = "state.json";
 pub(super) const SUBAGENTS: &str = "subagents";
-/// Where a work directory is on this machine.
-pub(super) const LOCAL: &str = "local";
 
-/// Longest index and longest state.json that are read, bytes. Real ones have kilobytes.
-pub(super) const LONGEST_INDEX: u64 = 64 << 20;
+/// Longest state.json that is read, bytes. Real ones have kilobytes.
 pub(super) const LONGEST_STATE: u64 = 4 << 20;
 
 /// What is remembered from one look to the next.
@@ -279,23 +275,9 @@ impl Look<'_> {
         if !self.listed.insert(own.identity()) {
             return false;
         }
-        let session = Session {
-            key: SessionKey { agent: AgentKind::KimiCli, root: self.root.clone(), path: path.into() },
-            id: name.to_owned(),
-            place: place.clone(),
-            name: None,
-            title: None,
-            first_prompt: None,
-            created: own.born().unwrap_or_else(|| own.modified()),
-            updated: own.modified(),
-            model: None,
-            history_mode: None,
-            forked_from: None,
-            files: vec![path.join(WIRE)],
-            sidecars: Vec::new(),
-            archived: None,
-            subagent: None,
-        };
+        let stats = Stats { own, wire: None, context: None, state: None };
+        let mut session = session(&self.root, path.into(), place, name, &stats, &Head::default());
+        session.files = vec![path.join(WIRE)];
         self.found.sessions.push(Arc::new(session));
         true
     }
@@ -390,27 +372,40 @@ impl Look<'_> {
         if has_links {
             self.found.unheard.push(path.to_owned());
         }
-        let mut session = Session {
-            key: SessionKey { agent: AgentKind::KimiCli, root: self.root.clone(), path: key.clone() },
-            id: id.to_owned(),
-            place: place.clone(),
-            name: None,
-            title: title.as_ref().ok().cloned().flatten(),
-            first_prompt: head.first_prompt.clone(),
-            created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
-            updated: stats.updated(),
-            model: None,
-            archived: None,
-            history_mode: head.protocol.clone(),
-            forked_from: None,
-            files: Vec::new(),
-            sidecars: Vec::new(),
-            subagent: None,
-        };
+        let mut session = session(&self.root, key.clone(), place, id, &stats, &head);
+        session.title = title.as_ref().ok().cloned().flatten();
         (session.files, session.sidecars) = files(&key, &names);
         self.found.sessions.push(Arc::new(session));
         self.known.insert(key, (number, Known { files: stats, head, title, has_links }));
         Ok(true)
+    }
+}
+
+/// A session as its head and its stats tell it, without title and files.
+pub(super) fn session(
+    root: &Arc<Path>,
+    path: Arc<Path>,
+    place: &Place,
+    id: &str,
+    stats: &Stats,
+    head: &Head,
+) -> Session {
+    Session {
+        key: SessionKey { agent: AgentKind::KimiCli, root: root.clone(), path },
+        id: id.to_owned(),
+        place: place.clone(),
+        name: None,
+        title: None,
+        first_prompt: head.first_prompt.clone(),
+        created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
+        updated: stats.updated(),
+        model: None,
+        archived: None,
+        history_mode: head.protocol.clone(),
+        forked_from: None,
+        files: Vec::new(),
+        sidecars: Vec::new(),
+        subagent: None,
     }
 }
 
@@ -467,14 +462,6 @@ objects! {
     struct State<'a> {
         custom_title: Option<JsonStr<'a>> = "custom_title",
     }
-    /// kimi.json.
-    struct Index {
-        work_dirs: Vec<WorkDir> = "work_dirs",
-    }
-    struct WorkDir {
-        path: String = "path",
-        kaos: String = "kaos",
-    }
 }
 
 /// The title that the user or the client gave, out of state.json.
@@ -504,67 +491,4 @@ pub(super) fn broken_state(what: &str) -> String {
     format!(
         "{what}; kimi-cli takes its defaults instead; the title is the first prompt, forks are refused until the file is repaired or moved aside"
     )
-}
-
-/// The projects that kimi.json lists, by the name of their directory under sessions/.
-struct Projects {
-    listed: Result<HashMap<String, Place>, Damage>,
-}
-
-impl Projects {
-    fn read(store: &StoreDir) -> Projects {
-        let broken = |what: String| Damage::of_whole(INDEX, DamageClass::Sidecar, what);
-        let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
-            Ok(Some(bytes)) => {
-                count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
-                let index =
-                    parse_lenient(&bytes, Control::Refused, |bytes| serde_json::from_slice::<Index>(bytes));
-                let places = index.map_err(|error| error.to_string()).and_then(Index::places);
-                places.map_err(|what| {
-                    broken(format!("{what}; kimi-cli does not start, and no project can be told"))
-                })
-            }
-            Ok(None) => Err(broken("it is not there, so no project can be told".into())),
-            Err(refusal) => Err(Damage::unread(INDEX, &refusal)),
-        };
-        Projects { listed }
-    }
-
-    /// Where the sessions in this directory under sessions/ belong.
-    fn place(&self, directory: &str) -> Place {
-        let reason = match &self.listed {
-            Ok(listed) => match listed.get(directory) {
-                Some(place) => return place.clone(),
-                None => "kimi.json lists no work directory for it".to_owned(),
-            },
-            Err(damage) => format!("kimi.json: {}", damage.message),
-        };
-        Place::Unplaced { reason }
-    }
-}
-
-/// The name of a local work directory's folder under sessions/.
-pub(super) fn folder(path: &str) -> String {
-    Md5::digest(path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-impl Index {
-    /// Places by directory under sessions/. The client takes a file without a list for one with an empty list.
-    fn places(self) -> Result<HashMap<String, Place>, String> {
-        self.work_dirs.unwrap_or_default().into_iter().map(WorkDir::place).collect()
-    }
-}
-
-impl WorkDir {
-    /// The directory's name under sessions/, and the place of its sessions.
-    fn place(self) -> Result<(String, Place), String> {
-        let path = self.path.ok_or("a work directory without a path")?;
-        let kaos = self.kaos.as_deref().unwrap_or(LOCAL);
-        let hash = folder(&path);
-        if kaos != LOCAL {
-            let reason = format!("its work directory {path} is on {kaos}, not on this machine");
-            return Ok((format!("{kaos}_{hash}"), Place::Unplaced { reason }));
-        }
-        Ok((hash, Place::recorded(&path)))
-    }
 }

@@ -3,7 +3,7 @@
 //! `layout` finds sessions (`head`: the start of one; `subagents`: those below one), `load` reads one with
 //! `parse` (a line to a record; `json`: what the client takes for JSON), `turns` (records to
 //! turns) and `align` (turns to cut points). `view` shows a turn's bytes, record by record with `items`.
-//! `cuts` says how to fork and undo, `work_dirs` how kimi.json changes with it, `writer` who has a session
+//! `cuts` says how to fork and undo, `work_dirs` what kimi.json tells and how it changes with a cut, `writer` who has a session
 //! open. `docs/stores/kimi-cli.md` and the samples say what the store looks like.
 
 mod align;
@@ -103,7 +103,7 @@ impl Agent for KimiCli {
     }
 
     fn index_file(&self) -> Option<&'static str> {
-        Some(layout::INDEX)
+        Some(work_dirs::INDEX)
     }
 
     fn shared_index(&self) -> Option<&dyn SharedIndex> {

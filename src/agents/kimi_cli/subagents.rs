@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::head::{self, Head};
 use super::json::{JsonStr, objects};
 use super::layout::{self, CONTEXT, LONGEST_STATE, SUBAGENTS, Stats, WIRE, files};
-use crate::session::{AgentKind, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Refusal, Result, Session};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{EntryKind, StoreDir, read_small};
 
@@ -124,23 +124,8 @@ fn read(
         None => return Ok(None),
     };
     let id = name.trim_end_matches(".jsonl");
-    Ok(Some(Session {
-        key: SessionKey { agent: AgentKind::KimiCli, root: parent.key.root.clone(), path: path.clone() },
-        id: id.to_owned(),
-        place: parent.place.clone(),
-        name: None,
-        title,
-        first_prompt: head.first_prompt,
-        created: head.created.or(stats.own.born()).unwrap_or_else(|| stats.own.modified()),
-        updated: stats.updated(),
-        model: None,
-        archived: None,
-        history_mode: head.protocol,
-        forked_from: None,
-        files,
-        sidecars,
-        subagent: Some(id.to_owned()),
-    }))
+    let session = layout::session(&parent.key.root, path.clone(), &parent.place, id, stats, &head);
+    Ok(Some(Session { title, files, sidecars, subagent: Some(id.to_owned()), ..session }))
 }
 
 fn title(dir: &StoreDir) -> Option<String> {

@@ -1,15 +1,25 @@
-//! kimi.json as an index of projects, changed entry by entry. The client rewrites it as a whole at its start
+//! kimi.json, the index of projects: read to place sessions, changed entry by entry. The client rewrites it as a whole at its start
 //! and end, by temp and rename and without a lock. Facts: `docs/stores/kimi-cli.md`, "1. Layout".
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use md5::{Digest, Md5};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::layout::{INDEX, LOCAL};
+use super::json::{Control, objects, parse_lenient};
 use crate::agents::{SharedIndex, json_array};
-use crate::session::{Damage, DamageClass, Entry, EntryEdit, Refusal, Result};
+use crate::session::{AgentKind, Damage, DamageClass, Entry, EntryEdit, Place, Refusal, Result};
+use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{StoreDir, read_small};
+
+pub(super) const INDEX: &str = "kimi.json";
+/// Where a work directory is on this machine.
+const LOCAL: &str = "local";
+/// Longest index that is read, bytes. Real ones have kilobytes.
+pub(super) const LONGEST_INDEX: u64 = 64 << 20;
 
 /// What a cut does with kimi.json; the entries are those of work directories, by their path.
 pub(super) struct WorkDirs;
@@ -131,6 +141,81 @@ fn damaged(what: &str) -> Refusal {
     let message = format!("{what}; kimi-cli does not start with it, and turnfs never replaces it");
     let damage = Damage::of_whole(INDEX, DamageClass::Sidecar, message);
     Refusal::Damaged { damage }
+}
+
+objects! {
+    /// kimi.json, as far as it tells where sessions belong.
+    struct Listed {
+        work_dirs: Vec<ListedDir> = "work_dirs",
+    }
+    struct ListedDir {
+        path: String = "path",
+        kaos: String = "kaos",
+    }
+}
+
+/// The projects that kimi.json lists, by the name of their directory under sessions/.
+pub(super) struct Projects {
+    /// What is wrong with kimi.json, if nothing can be told.
+    pub listed: Result<HashMap<String, Place>, Damage>,
+}
+
+impl Projects {
+    pub fn read(store: &StoreDir) -> Projects {
+        let broken = |what: String| Damage::of_whole(INDEX, DamageClass::Sidecar, what);
+        let listed = match read_small(store, Path::new(INDEX), LONGEST_INDEX) {
+            Ok(Some(bytes)) => {
+                count_bytes(AgentKind::KimiCli, ReadKind::Index, bytes.len() as u64);
+                let index =
+                    parse_lenient(&bytes, Control::Refused, |bytes| serde_json::from_slice::<Listed>(bytes));
+                let places = index.map_err(|error| error.to_string()).and_then(Listed::places);
+                places.map_err(|what| {
+                    broken(format!("{what}; kimi-cli does not start, and no project can be told"))
+                })
+            }
+            Ok(None) => Err(broken("it is not there, so no project can be told".into())),
+            Err(refusal) => Err(Damage::unread(INDEX, &refusal)),
+        };
+        Projects { listed }
+    }
+
+    /// Where the sessions in this directory under sessions/ belong.
+    pub fn place(&self, directory: &str) -> Place {
+        let reason = match &self.listed {
+            Ok(listed) => match listed.get(directory) {
+                Some(place) => return place.clone(),
+                None => "kimi.json lists no work directory for it".to_owned(),
+            },
+            Err(damage) => format!("kimi.json: {}", damage.message),
+        };
+        Place::Unplaced { reason }
+    }
+}
+
+/// The name of a local work directory's folder under sessions/.
+pub(super) fn folder(path: &str) -> String {
+    Md5::digest(path.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Listed {
+    /// Places by directory under sessions/. The client takes a file without a list for one with an empty list.
+    fn places(self) -> Result<HashMap<String, Place>, String> {
+        self.work_dirs.unwrap_or_default().into_iter().map(ListedDir::place).collect()
+    }
+}
+
+impl ListedDir {
+    /// The directory's name under sessions/, and the place of its sessions.
+    fn place(self) -> Result<(String, Place), String> {
+        let path = self.path.ok_or("a work directory without a path")?;
+        let kaos = self.kaos.as_deref().unwrap_or(LOCAL);
+        let hash = folder(&path);
+        if kaos != LOCAL {
+            let reason = format!("its work directory {path} is on {kaos}, not on this machine");
+            return Ok((format!("{kaos}_{hash}"), Place::Unplaced { reason }));
+        }
+        Ok((hash, Place::recorded(&path)))
+    }
 }
 
 #[cfg(test)]
