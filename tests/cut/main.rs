@@ -14,3 +14,4 @@ mod samples;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod store;
+mod version_1;
