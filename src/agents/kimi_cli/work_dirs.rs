@@ -156,7 +156,7 @@ objects! {
 
 /// The projects that kimi.json lists, by the name of their directory under sessions/.
 pub(super) struct Projects {
-    /// What is wrong with kimi.json, if nothing can be told.
+    /// The places of the directories, or what is wrong with kimi.json.
     pub listed: Result<HashMap<String, Place>, Damage>,
 }
 

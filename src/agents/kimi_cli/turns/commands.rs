@@ -1,6 +1,6 @@
 //! What the client's slash commands do to the context.
 
-use super::{NewEpoch, OpKind};
+use super::walk::{NewEpoch, OpKind};
 
 /// What a /compact replies.
 pub(super) const HAS_BEEN_COMPACTED: &str = "The context has been compacted.";

@@ -3,7 +3,8 @@
 //! A turn that begins inside another one belongs to it only if that one has a TurnEnd, and what a nested command
 //! did counts otherwise than what a prompt did: so both wait for the end of the walk.
 
-use super::{Begun, Op, OpKind, RawKind, RawOp};
+use super::walk::{Op, OpKind};
+use super::{Begun, RawKind, RawOp};
 
 /// How the prompt begins that /init gives to its inner run.
 pub(super) const INIT_PROMPT: &str = "You are a software engineering expert";
