@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -153,7 +154,11 @@ impl Fs {
 
     /// The whole content of a file that is made when it is needed.
     pub(super) fn text(&self, node: &Node) -> Result<Text> {
-        let Node::Session(session, part) = node else { return self.dot_text(node) };
+        let (session, part) = match node {
+            Node::Session(session, part) => (session, part),
+            Node::Dot(dot) => return Ok(Text::of(self.dot_text(*dot)?)),
+            _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),
+        };
         match part {
             Part::UndoneTurn(number, n) => {
                 let undone = self.undone(session, *number)?;
@@ -258,17 +263,29 @@ impl Fs {
         Err(Refusal::Changed { what: "the session".into() })
     }
 
-    fn dot_text(&self, node: &Node) -> Result<Text> {
-        Ok(Text::of(match node {
-            Node::Dot(Dot::Version) => super::format::version(),
-            Node::Dot(Dot::Readme) => super::format::README.to_owned(),
-            Node::Dot(Dot::Options) => self.options.running.clone(),
-            Node::Dot(Dot::GitIgnore) => super::format::GITIGNORE.to_owned(),
-            Node::Dot(Dot::Ignore) => super::format::IGNORE.to_owned(),
-            Node::Dot(Dot::Metrics) => super::metrics::text(self),
-            Node::Dot(Dot::Status) => self.summary()?,
-            _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),
-        }))
+    /// The text of a file in `.turnfs`, or of one that the root answers for.
+    fn dot_text(&self, dot: Dot) -> Result<String> {
+        Ok(match dot {
+            Dot::Version => super::format::version(),
+            Dot::Readme => super::format::README.to_owned(),
+            Dot::Options => self.options.running.clone(),
+            Dot::GitIgnore => super::format::GITIGNORE.to_owned(),
+            Dot::Ignore => super::format::IGNORE.to_owned(),
+            Dot::Metrics => super::metrics::text(self),
+            Dot::Status => self.summary()?,
+            Dot::Dir | Dot::Unplaced => {
+                return Err(Refusal::Internal { what: format!("the directory {} has no text", dot.name()) });
+            }
+        })
+    }
+
+    /// Bytes of such a file. The summary looks at every session, which is too much for a size: it
+    /// has that of the last one read (it is read without the page cache, so that does not matter).
+    pub(super) fn dot_size(&self, dot: Dot) -> Result<u64> {
+        match dot {
+            Dot::Status => Ok(self.summary_size.load(Ordering::Relaxed)),
+            dot => Ok(self.dot_text(dot)?.len() as u64),
+        }
     }
 }
 

@@ -34,7 +34,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -53,7 +53,7 @@ pub use node::{Control, Kind};
 
 use handles::{Handle, Handles, Shows, TextHandle};
 use kernel_view::{Attrs, KernelView};
-use node::{Dot, Node, Part};
+use node::{Node, Part};
 
 /// What a mount shows, and how.
 #[derive(Clone, Debug)]
@@ -486,22 +486,6 @@ impl Fs {
         handle.grew(&self.kernel, now.version, now.bytes.len() as u64);
         open.grow(now.bytes, now.version);
         true
-    }
-
-    /// The size of a file in `.turnfs`. The summary looks at every session, which is too much for a size: it
-    /// has none until it is read (it is read without the page cache, so that does not matter).
-    fn dot_size(&self, dot: Dot) -> u64 {
-        let text = match dot {
-            Dot::Version => format::version(),
-            Dot::Readme => format::README.to_owned(),
-            Dot::Options => self.options.running.clone(),
-            Dot::GitIgnore => format::GITIGNORE.to_owned(),
-            Dot::Ignore => format::IGNORE.to_owned(),
-            Dot::Metrics => metrics::text(self),
-            Dot::Status => return self.summary_size.load(Ordering::Relaxed),
-            Dot::Dir | Dot::Unplaced => return 0,
-        };
-        text.len() as u64
     }
 }
 

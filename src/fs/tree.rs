@@ -110,7 +110,7 @@ impl Fs {
             Node::Dot(Dot::Unplaced) => {
                 Ok(Attrs::directory(self.catalog.last_listing().unplaced.len(), self.started))
             }
-            Node::Dot(dot) => Ok(Attrs::file(self.dot_size(*dot), self.started)),
+            Node::Dot(dot) => Ok(Attrs::file(self.dot_size(*dot)?, self.started)),
         }
     }
 

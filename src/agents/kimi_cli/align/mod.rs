@@ -14,6 +14,8 @@ pub mod replay;
 #[cfg(test)]
 mod hard_cases;
 #[cfg(test)]
+mod made_by_hand;
+#[cfg(test)]
 mod old_cases;
 #[cfg(test)]
 mod sample_store;

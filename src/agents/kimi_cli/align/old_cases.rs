@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::super::turns::Walk;
-use super::hard_cases::{
+use super::made_by_hand::{
     assistant, bytes, checkpoint, compacted, cuts, event, in_files, run, says, step, turn, usage, user,
 };
 use super::sample_store::{context, walk};
