@@ -218,32 +218,32 @@ impl Fork<'_> {
 
     /// Writes the new files where no client looks, durable but for their names among others.
     fn build(&self, hands: &HeldLocks, ground: &mut LockedSources) -> Result<Vec<Written>> {
-        let (files, made_as, is_at): (_, &dyn Fn(&Path) -> PathBuf, &dyn Fn(&Path) -> PathBuf) =
-            match &self.plan.made {
-                NewFiles::Dir { dir, staging, files } => {
-                    (files, &|name| staging.join(name), &|name| dir.join(name))
-                }
-                NewFiles::Beside { files, .. } => (files, &entry::temporary_name, &Path::to_path_buf),
-            };
-        let mut dirs = Vec::new();
-        if let NewFiles::Dir { staging, .. } = &self.plan.made {
-            self.store.mkdir(staging)?;
-            dirs.push(staging.clone());
-        }
+        let mut write = |content: &Content, place: &Path, file: PathBuf| -> Result<Written> {
+            let new = self.store.create(place)?;
+            let (len, hash) = ground.write_content(self.source, hands, content, &new)?;
+            new.sync()?;
+            Ok(Written { file, len, hash })
+        };
         let mut written = Vec::new();
-        for (name, content) in files {
-            let place = made_as(name);
-            match &self.plan.made {
-                NewFiles::Dir { .. } => self.make_above(&place, &mut dirs)?,
-                NewFiles::Beside { .. } => self.store.ensure_parents(name)?,
+        match &self.plan.made {
+            NewFiles::Dir { dir, staging, files } => {
+                self.store.mkdir(staging)?;
+                let mut dirs = vec![staging.clone()];
+                for (name, content) in files {
+                    let place = staging.join(name);
+                    self.make_above(&place, &mut dirs)?;
+                    written.push(write(content, &place, dir.join(name))?);
+                }
+                for dir in dirs.iter().rev() {
+                    self.store.sync_dir(dir)?;
+                }
             }
-            let file = self.store.create(&place)?;
-            let (len, hash) = ground.write_content(self.source, hands, content, &file)?;
-            file.sync()?;
-            written.push(Written { file: is_at(name), len, hash });
-        }
-        for dir in dirs.iter().rev() {
-            self.store.sync_dir(dir)?;
+            NewFiles::Beside { files, .. } => {
+                for (file, content) in files {
+                    self.store.ensure_parents(file)?;
+                    written.push(write(content, &entry::temporary_name(file), file.clone())?);
+                }
+            }
         }
         Ok(written)
     }

@@ -77,6 +77,9 @@ pub(super) enum Change {
     Files(NewFiles),
 }
 
+/// Changes in the order in which they are made, each with the number that names a file's contents in the backup.
+pub(super) type Numbered<'a> = Vec<(usize, &'a Change)>;
+
 impl Record {
     /// A record of any version that turnfs has written; `None` if it is of a later one, or damaged.
     pub fn parse(json: &[u8]) -> Option<Record> {
@@ -130,7 +133,7 @@ impl Record {
     /// The changes with the numbers of those to files, in the order in which they are made in this direction. An entry
     /// comes first in either: a crash behind it only moves what the entry says of the files. A row comes after the files
     /// that it will point to, and before those that go.
-    pub fn in_order(&self, direction: Direction) -> Vec<(usize, &Change)> {
+    pub fn in_order(&self, direction: Direction) -> Numbered<'_> {
         let mut files = 0;
         let number = |change| {
             let number = files;

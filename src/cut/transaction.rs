@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::apply::ApplyContext;
 use super::disk::Tree;
-use super::journal::{Change, Direction, Kind, Record};
+use super::journal::{Change, Direction, Kind, Numbered, Record};
 use super::lease::{HeldLocks, OnWriter};
 use super::row;
 use super::state::{JOURNAL, Locked, undone_dir};
@@ -133,7 +133,7 @@ impl<'a> Cut<'a> {
     }
 
     /// The changes in their order: those that are verified, and those after which a fork is found.
-    fn parts(&self) -> (Vec<(usize, &'a Change)>, Vec<(usize, &'a Change)>) {
+    fn parts(&self) -> (Numbered<'a>, Numbered<'a>) {
         let mut first = self.record.in_order(self.direction);
         let new = first.iter().position(|(_, change)| matches!(change, Change::Dir(_) | Change::Files(_)));
         let last = new.map_or(Vec::new(), |new| first.split_off(new + 1));
