@@ -1,6 +1,7 @@
 //! A kill or an error at every durable operation of every cut of every sample of every store. Feature
 //! `faults`.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Mutex;
@@ -44,14 +45,28 @@ fn is_all() -> bool {
     std::env::var_os("TURNFS_TEST_ALL").is_some()
 }
 
-/// The steps of a cut to try. Many samples of Codex and OpenMax go the same way: each takes every third step,
-/// from another one on.
-fn steps(kind: AgentKind, index: usize, operations: u64) -> impl Iterator<Item = u64> {
-    let (first, by) = match kind {
-        AgentKind::Codex | AgentKind::OpenMax if !is_all() => (index / 9 % 3 + 1, 3),
-        _ => (1, 1),
+/// Kinds of steps that a sweep has tried: the command, the operation before, and the operation.
+type Tried = Mutex<HashSet<(String, String, String)>>;
+
+/// The steps of a cut to try, from 1. With `TURNFS_TEST_ALL` all of them. Else every third one, beginning at
+/// another one for other samples, and each whose kind the sweep has not tried yet with any sample.
+fn steps(kind: AgentKind, act: &str, case: &Case, tried: &Tried) -> Vec<u64> {
+    let first = match kind {
+        AgentKind::KimiCli => case.index / 3 % 3,
+        AgentKind::Codex | AgentKind::OpenMax => case.index / 9 % 3,
     };
-    (first as u64..=operations).step_by(by)
+    let command = act.split(' ').next().unwrap_or(act);
+    let mut tried = tried.lock().unwrap();
+    let mut steps = Vec::new();
+    let mut before = "";
+    for (at, operation) in case.operations.iter().enumerate() {
+        let is_new = tried.insert((command.to_owned(), before.to_owned(), operation.clone()));
+        if is_all() || at % 3 == first || is_new {
+            steps.push(at as u64 + 1);
+        }
+        before = operation;
+    }
+    steps
 }
 
 /// A fresh copy with the cut prepared, and what of it is no cut's work; `None` where preparing is refused.
@@ -68,7 +83,8 @@ fn prepared(sample: &Sample, prepare: Option<&str>) -> Option<(Store, Known)> {
 struct Case {
     before: Outcome,
     after: Outcome,
-    operations: u64,
+    /// The names of its durable operations, in order.
+    operations: Vec<String>,
     /// Of the sample.
     index: usize,
 }
@@ -84,8 +100,9 @@ fn measure(index: usize, sample: &Sample, prepare: Option<&str>, act: &str) -> O
         return None;
     }
     let after = Outcome::of(&store, &known);
-    let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
-    assert!(operations > 8, "{}, {act}: only {operations} operations", sample.name);
+    let operations: Vec<String> =
+        std::fs::read_to_string(count).unwrap().lines().map(str::to_owned).collect();
+    assert!(operations.len() > 8, "{}, {act}: only {operations:?}", sample.name);
     assert!(before != after, "{}, {act}: nothing was done", sample.name);
     Some(Case { before, after, operations, index })
 }
@@ -164,34 +181,34 @@ fn sweep(
 }
 
 fn killed_at_every_step(kind: AgentKind) -> Totals {
+    let tried = Tried::default();
     sweep(kind, "killed", |sample, prepare, act, case| {
-        let mut tried = 0;
-        for k in steps(sample.kind, case.index, case.operations) {
-            tried += 1;
-            let what = format!("{}, {act}, killed at {k} of {}", sample.name, case.operations);
+        let steps = steps(kind, act, case, &tried);
+        for (nth, k) in (1..).zip(&steps) {
+            let what = format!("{}, {act}, killed at {k} of {}", sample.name, case.operations.len());
             let (store, known) = prepared(sample, prepare).unwrap();
             let output = run(&store, act, &format!("abort:{k}"));
             let told = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.code().is_none(), "{what}: was not killed: {told}");
-            // The recovery itself is killed too, at a step that moves with k.
-            if k % 3 == 0 {
+            // Every other recovery is killed too, at a step that moves with k.
+            if nth % 2 == 0 {
                 run(&store, "recover", &format!("abort:{}", k % 7 + 1));
             }
             assert_before_or_after(&store, &case.before, &case.after, || Outcome::of(&store, &known), &what);
             assert_nothing_is_left(&store, &what);
         }
-        tried
+        steps.len() as u64
     })
 }
 
 fn an_error_at_every_step(kind: AgentKind) -> Totals {
     let errors = [("EIO", libc::EIO), ("ENOSPC", libc::ENOSPC), ("EACCES", libc::EACCES)];
+    let tried = Tried::default();
     sweep(kind, "an error", |sample, prepare, act, case| {
-        let mut tried = 0;
-        for k in steps(sample.kind, case.index, case.operations) {
-            tried += 1;
-            let (name, errno) = errors[(k % 3) as usize];
-            let what = format!("{}, {act}, {name} at {k} of {}", sample.name, case.operations);
+        let steps = steps(kind, act, case, &tried);
+        for (nth, k) in (1..).zip(&steps) {
+            let (name, errno) = errors[nth % 3];
+            let what = format!("{}, {act}, {name} at {k} of {}", sample.name, case.operations.len());
             let (store, known) = prepared(sample, prepare).unwrap();
             let output = run(&store, act, &format!("errno:{name}:{k}"));
             let now = Outcome::of(&store, &known);
@@ -211,7 +228,7 @@ fn an_error_at_every_step(kind: AgentKind) -> Totals {
             cut::recover(&store.state()).unwrap();
             assert_nothing_is_left(&store, &what);
         }
-        tried
+        steps.len() as u64
     })
 }
 
@@ -275,7 +292,7 @@ fn swept_with_hard_links(kind: AgentKind, name: &str, prepare: Option<&str>, act
     assert!(Outcome::of(&store, &known) == case.after, "{name}, {act} with hard links");
     assert_eq!(super::store::snapshot(&backup), kept, "{name}, {act}");
     let operations = std::fs::read_to_string(count).unwrap().lines().count() as u64;
-    assert!(operations > case.operations, "{name}, {act}: cut in place");
+    assert!(operations > case.operations.len() as u64, "{name}, {act}: cut in place");
     for k in 1..=operations {
         for (which, fault) in [format!("abort:{k}"), format!("errno:ENOSPC:{k}")].into_iter().enumerate() {
             // Of each three steps one is killed and one fails.
@@ -377,9 +394,10 @@ fn swept_branch(kind: AgentKind, name: &str) -> u64 {
     let sample = samples_of(kind).into_iter().find(|sample| sample.name == name).unwrap();
     let (prepare, act) = (Some("undo 1"), "branch 2");
     let case = measure(0, &sample, prepare, act).unwrap_or_else(|| panic!("{name}: {act} works"));
-    for k in (1..=case.operations).step_by(if is_all() { 1 } else { 3 }) {
+    let operations = case.operations.len() as u64;
+    for k in (1..=operations).step_by(if is_all() { 1 } else { 3 }) {
         let fault = [format!("abort:{k}"), format!("errno:ENOSPC:{k}")][(k % 2) as usize].clone();
-        let what = format!("{name}, {act}, {fault} of {}", case.operations);
+        let what = format!("{name}, {act}, {fault} of {operations}");
         let (store, known) = prepared(&sample, prepare).unwrap();
         run(&store, act, &fault);
         assert_before_or_after(&store, &case.before, &case.after, || Outcome::of(&store, &known), &what);
@@ -387,7 +405,7 @@ fn swept_branch(kind: AgentKind, name: &str) -> u64 {
         let folders = std::fs::read_dir(store.state().path().join("sessions")).unwrap().map(Result::unwrap);
         assert!(!folders.into_iter().any(|folder| folder.path().join("branch").exists()), "{what}: the copy");
     }
-    case.operations
+    operations
 }
 
 #[test]
@@ -409,7 +427,7 @@ fn two_processes_that_recover_at_once_do_it_once() {
     let sample = samples().into_iter().find(|sample| sample.name == "m-autocompact").unwrap();
     let Some(case) = measure(0, &sample, None, "undo 1") else { panic!("undo 1 works") };
     let mut rounds_rolled_back = 0;
-    for k in (1..=case.operations).step_by(2) {
+    for k in (1..=case.operations.len()).step_by(2) {
         let (store, known) = prepared(&sample, None).unwrap();
         run(&store, "undo 1", &format!("abort:{k}"));
         let spawn = || child(&store, "recover").stdout(Stdio::piped()).spawn().unwrap();
