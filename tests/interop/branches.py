@@ -21,7 +21,7 @@ def fork_of_undone(stage):
     kept = next(keep for keep in sorted(sample.messages) if keep >= 0)
     stage.must("undo", source, str(kept + 1))
     stage.sent(source, ELSEWHERE, sample.messages[kept])
-    stage.refused("redo", source, says=["moved on"])
+    stage.refused("redo", source, says=["gone on since"])
     for last in (keep for keep in sorted(sample.messages) if keep > kept):
         made = stage.must("fork", source, "--undone", "1", str(last)).strip()
         stage.sent(made, PROMPT, sample.messages[last])
