@@ -108,10 +108,14 @@ impl Record {
         self.files().find(|(_, change)| change.file == *file)
     }
 
-    /// Leases on the files that are changed in place, in the record's order.
+    /// The files that are changed in place, in the record's order.
+    pub fn in_place(&self) -> impl Iterator<Item = &Path> {
+        self.files().filter(|(_, change)| change.how == How::InPlace).map(|(_, change)| &*change.file)
+    }
+
+    /// Leases on them.
     pub fn leases(&self) -> Vec<Lock> {
-        let in_place = self.files().filter(|(_, change)| change.how == How::InPlace);
-        in_place.map(|(_, change)| Lock::Lease { file: change.file.clone() }).collect()
+        self.in_place().map(|file| Lock::Lease { file: file.to_owned() }).collect()
     }
 
     /// The change to the session's entry in a shared index.

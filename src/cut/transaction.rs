@@ -15,7 +15,7 @@ use super::row;
 use super::state::{JOURNAL, Locked, undone_dir};
 use super::undone;
 use crate::agents::Agent;
-use crate::session::{Lock, Refusal, Result};
+use crate::session::{FileHash, Refusal, Result};
 
 /// A cut whose journal is written.
 #[derive(Clone, Copy)]
@@ -68,10 +68,8 @@ impl<'a> Prepared<'a> {
     /// The first error; all is rolled back then, or it is [`Refusal::NotPutBack`].
     pub fn apply(mut self) -> Result<Applied<'a>> {
         let mut apply = || -> Result<()> {
-            for lease in self.cut.record.leases() {
-                if let Lock::Lease { file } = lease {
-                    self.hands.make_its_own(self.cut.store, &file)?;
-                }
+            for file in self.cut.record.in_place() {
+                self.hands.make_its_own(self.cut.store, file)?;
             }
             let (first, _) = self.cut.parts();
             self.cut.make(&self.hands, &first, &mut self.rows)?;
@@ -195,10 +193,7 @@ impl<'a> Cut<'a> {
     ///
     /// # Errors
     /// [`Refusal::NotAsPromised`], or what prevents looking.
-    pub fn check_files(
-        &self,
-        is_read: impl Fn(&Path, u64, crate::session::FileHash) -> bool,
-    ) -> Result<bool> {
+    pub fn check_files(&self, is_read: impl Fn(&Path, u64, FileHash) -> bool) -> Result<bool> {
         let mut grown = false;
         let no_hands = HeldLocks::default();
         let context = self.context(&no_hands);

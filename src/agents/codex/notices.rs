@@ -238,15 +238,22 @@ pub fn fields(value: &Value) -> Vec<Item<'static>> {
 
 /// Fields as `key: value` lines, without ids and clocks.
 fn flat(value: &Value) -> String {
-    const LEFT_OUT: &str =
-        "type turn_id thread_id call_id id started_at_ms completed_at_ms occurred_at_ms sender_thread_id";
+    const LEFT_OUT: [&str; 9] = [
+        "type",
+        "turn_id",
+        "thread_id",
+        "call_id",
+        "id",
+        "started_at_ms",
+        "completed_at_ms",
+        "occurred_at_ms",
+        "sender_thread_id",
+    ];
     fn put(path: &str, value: &Value, out: &mut String) {
         match value {
             Value::Null => {}
             Value::Object(fields) => {
-                for (key, value) in
-                    fields.iter().filter(|(key, _)| !LEFT_OUT.split(' ').any(|name| name == key.as_str()))
-                {
+                for (key, value) in fields.iter().filter(|(key, _)| !LEFT_OUT.contains(&key.as_str())) {
                     let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                     put(&below, value, out);
                 }

@@ -30,8 +30,17 @@ const HELD_LINES: usize = 32;
 const HELD_BYTES: usize = 1 << 20;
 
 /// Events that the client shows. Where no turn is open, one begins with them.
-const SHOWN: &str = "agent_message agent_reasoning agent_reasoning_raw_content web_search_end mcp_tool_call_end \
-                     image_generation_end context_compacted entered_review_mode exited_review_mode";
+const SHOWN: [&str; 9] = [
+    "agent_message",
+    "agent_reasoning",
+    "agent_reasoning_raw_content",
+    "web_search_end",
+    "mcp_tool_call_end",
+    "image_generation_end",
+    "context_compacted",
+    "entered_review_mode",
+    "exited_review_mode",
+];
 
 /// How the lines of one turn are to be shown.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +87,8 @@ pub struct Walk {
     /// A turn began explicitly.
     explicit: bool,
     held: VecDeque<Held>,
+    /// The first turn with an id, by the id's hash. A rollback may have taken it away.
+    by_id: HashMap<u64, usize>,
     /// The turns in which the user speaks, in order.
     spoken: Vec<usize>,
     /// Records tell whose words are whose, here or in general.
@@ -108,6 +119,7 @@ impl Walk {
             current: Current::None,
             explicit: false,
             held: VecDeque::new(),
+            by_id: HashMap::new(),
             spoken: Vec::new(),
             heard: false,
             answered: false,
@@ -387,10 +399,7 @@ impl Walk {
                     _ => self.ends(id, time, TurnStatus::Complete),
                 }
             }
-            kind if !self.rules.paginated
-                && SHOWN.split(' ').any(|shown| shown == kind)
-                && !is_empty(event) =>
-            {
+            kind if !self.rules.paginated && SHOWN.contains(&kind) && !is_empty(event) => {
                 match &mut self.current {
                     Current::None if self.rules.evidence == Evidence::Records => {
                         let text = event.words().map(voice::key);
@@ -419,6 +428,9 @@ impl Walk {
         self.current = current;
         let n = self.first_turn + self.turns.len() as u32;
         let explicit = current == Current::Explicit;
+        if let Some(id) = id.filter(|id| self.with_id(*id).is_none()) {
+            self.by_id.insert(id, self.turns.len());
+        }
         let turn = Turn {
             n,
             prompt: None,
@@ -449,6 +461,12 @@ impl Walk {
             calls: HashSet::new(),
             ended: false,
         });
+    }
+
+    /// The first turn with this id, of those that no rollback took away.
+    fn with_id(&self, id: u64) -> Option<usize> {
+        let at = *self.by_id.get(&id)?;
+        self.turns.get(at).filter(|open| open.id == Some(id)).map(|_| at)
     }
 
     /// No event came for the messages that wait in the last turn: they are whose they are recorded to be.

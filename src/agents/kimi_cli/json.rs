@@ -103,7 +103,10 @@ impl<'a> JsonStr<'a> {
         if memchr::memchr(b'\\', plain.as_bytes()).is_none() {
             return Cow::Borrowed(plain);
         }
-        serde_json::from_str(&json::readable(self.0)).map_or(Cow::Borrowed(plain), Cow::Owned)
+        // Nearly no text has a lone surrogate, so it is not searched for one before.
+        serde_json::from_str(self.0)
+            .or_else(|_| serde_json::from_str(&json::readable(self.0)))
+            .map_or(Cow::Borrowed(plain), Cow::Owned)
     }
 }
 

@@ -373,7 +373,7 @@ fn scanned<'a, T>(
     buffer: &'a mut String,
     depth: usize,
     control: Control,
-    read: fn(&'a [u8]) -> Result<T, Bad>,
+    read: impl Fn(&'a [u8]) -> Result<T, Bad>,
 ) -> Result<T, Bad> {
     if line.nuls > 0 {
         return Err(Bad::NotJson);

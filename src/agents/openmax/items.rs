@@ -74,19 +74,28 @@ pub(super) fn prompt_of(leading: &[(bool, bool)]) -> Option<usize> {
 
 /// Everything in message lines, as the model is sent it.
 pub(super) fn context(bytes: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
-    for (message, line) in messages(bytes)? {
+    each(bytes, |message, line| {
         let what = if message.looks_like_note() { As::Said } else { As::Prompt };
         of(&message, line, what, &mut |item| sink(None, item));
-    }
-    Ok(())
+    })
 }
 
 /// The messages of these lines, each with its line.
 fn messages(bytes: &[u8]) -> Result<Vec<(Message<'_>, &[u8])>> {
-    let (mut all, mut failed) = (Vec::new(), false);
+    let mut all = Vec::new();
+    each(bytes, |message, line| all.push((message, line)))?;
+    Ok(all)
+}
+
+/// Gives the messages of these lines to `with`, one at a time: a whole context is too long to be kept.
+///
+/// # Errors
+/// [`Refusal::Changed`] if one of them is not a message; those around it were given.
+fn each<'b>(bytes: &'b [u8], mut with: impl FnMut(Message<'b>, &'b [u8])) -> Result<()> {
+    let mut failed = false;
     scan_bytes(bytes, 1, 0, |line| match Message::parse(line.bytes) {
-        Ok(message) => all.push((message, line.bytes)),
+        Ok(message) => with(message, line.bytes),
         Err(_) => failed |= !line.is_blank(),
     });
-    if failed { Err(Refusal::Changed { what: "the transcript".into() }) } else { Ok(all) }
+    if failed { Err(Refusal::Changed { what: "the transcript".into() }) } else { Ok(()) }
 }

@@ -12,13 +12,12 @@ impl Walk {
     pub(super) fn ends(&mut self, id: Option<u64>, time: Option<Timestamp>, status: TurnStatus) {
         let last = self.turns.len().checked_sub(1).filter(|_| self.current != Current::None);
         let own = last.filter(|last| id.is_none() || self.turns[*last].id == id);
-        let named = || self.turns.iter().position(|open| id.is_some() && open.id == id);
         let aborted = status == TurnStatus::Interrupted;
         // An explicit turn is not aborted by the id of a turn that nobody knows, though completed by it. Of the
         // lines of one turn, an id that they do not know is rather that of a turn before them.
         let unmoved = aborted || self.script.is_some();
         let other = last.filter(|last| !unmoved || self.turns[*last].id.is_none());
-        let Some(turn) = own.or_else(named).or(other) else { return };
+        let Some(turn) = own.or_else(|| self.with_id(id?)).or(other) else { return };
         let open = &mut self.turns[turn];
         // An aborted turn stays one, whatever ends it afterwards.
         if aborted || !open.ended {
