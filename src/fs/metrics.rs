@@ -35,6 +35,13 @@ operations! {
 
 static REQUESTS: [AtomicU64; Op::ALL.len()] = [const { AtomicU64::new(0) }; Op::ALL.len()];
 
+static INVALIDATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts an invalidation that the kernel was sent.
+pub fn count_invalidation() {
+    INVALIDATIONS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Counts a request.
 pub fn count(op: Op) {
     REQUESTS[op as usize].fetch_add(1, Ordering::Relaxed);
@@ -64,6 +71,8 @@ pub(super) fn text(fs: &Fs) -> String {
         let requests = REQUESTS[*op as usize].load(Ordering::Relaxed);
         sample(&mut out, "turnfs_fuse_requests_total", &format!("op=\"{}\"", op.name()), requests);
     }
+    let sent = INVALIDATIONS.load(Ordering::Relaxed);
+    single(&mut out, "turnfs_invalidations_total", "counter", "Invalidations sent to the kernel.", sent);
     family(&mut out, "turnfs_sessions", "gauge", "Sessions by state; unread: not looked at since the mount.");
     for ((agent, state), sessions) in sessions(fs) {
         sample(&mut out, "turnfs_sessions", &format!("agent=\"{agent}\",state=\"{state}\""), sessions);

@@ -48,7 +48,7 @@ use crate::session::{Errno, Refusal, Result, SessionKey};
 pub use control::{Command, Target};
 pub use invalidation::Invalidation;
 pub use kernel_view::{Attr, Cache, ROOT, Ttl};
-pub use metrics::{Op, count};
+pub use metrics::{Op, count, count_invalidation};
 pub use node::{Control, Kind};
 
 use handles::{Handle, Handles, Shows, TextHandle};

@@ -14,9 +14,8 @@ use fuser::{INodeNo, Notifier};
 
 use crate::fs::Invalidation;
 
-/// When a notice is given again: an answer that was made before the change may have been on its way into the
-/// kernel's memory when it was given first, and the kernel does not tell them apart. The answer for a long
-/// directory is on its way for longest.
+/// When a notice is given again if an answer that was made before the change may have been on its way into the
+/// kernel's memory when it was given first. The answer for a long directory is on its way for longest.
 const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
 enum Notice {
@@ -83,8 +82,13 @@ impl Queue {
                         }
                     }
                     Err(RecvTimeoutError::Timeout) => {
-                        for stale in later.pop_first().into_iter().flat_map(|(_, stale)| stale) {
-                            tell(&notifier, &stale);
+                        let now = Instant::now();
+                        let mut due = HashSet::new();
+                        while let Some(first) = later.first_entry().filter(|first| *first.key() <= now) {
+                            due.extend(first.remove());
+                        }
+                        for stale in &due {
+                            tell(&notifier, stale);
                         }
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -94,9 +98,9 @@ impl Queue {
         std::thread::Builder::new().name("invalidations".into()).spawn(give).map(drop)
     }
 
-    /// Gives this notice and all that wait behind it, each once; what the kernel was told to forget.
+    /// Gives this notice and all that wait behind it, each once; which of them must be given again.
     fn give(&self, notifier: &Notifier, first: Notice) -> HashSet<Invalidation> {
-        let mut given = HashSet::new();
+        let (mut given, mut again) = (HashSet::new(), HashSet::new());
         let mut next = Some(first);
         while let Some(notice) = next.take() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -104,7 +108,9 @@ impl Queue {
                 Notice::Forget(all) => {
                     for stale in all {
                         if !given.contains(&stale) {
-                            tell(notifier, &stale);
+                            if tell(notifier, &stale) == Told::PerhapsTooEarly {
+                                again.insert(stale.clone());
+                            }
                             given.insert(stale);
                         }
                     }
@@ -117,11 +123,23 @@ impl Queue {
             }
             next = self.queue.try_recv().ok();
         }
-        given
+        again
     }
 }
 
-fn tell(notifier: &Notifier, stale: &Invalidation) {
+/// What a notice did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// The kernel has forgotten, and will not believe an answer that it asked for before (Linux 5.8 and newer).
+    ForGood,
+    /// An answer that the kernel asked for before may still arrive.
+    PerhapsTooEarly,
+}
+
+/// Gives one notice. It is not repeated without need: the kernel drops an answer about attributes that crosses a
+/// notice, and goes on with the size of before if that happens twice to one reader.
+fn tell(notifier: &Notifier, stale: &Invalidation) -> Told {
+    crate::fs::count_invalidation();
     let told = match stale {
         Invalidation::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), name),
         // A negative offset: no page.
@@ -129,8 +147,12 @@ fn tell(notifier: &Notifier, stale: &Invalidation) {
         // From the first byte to the last.
         Invalidation::Content { ino } => notifier.inval_inode(INodeNo(*ino), 0, 0),
     };
-    if let Err(error) = told {
+    if let Err(error) = &told {
         // What the kernel does not know is no error; a mount that has ended tells it by itself.
         log::debug!("{stale:?}: {error}");
+    }
+    match (stale, told) {
+        (Invalidation::Attributes { .. } | Invalidation::Content { .. }, Ok(())) => Told::ForGood,
+        _ => Told::PerhapsTooEarly,
     }
 }

@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::Advice;
 
-use super::store::{Case, Edit, soon};
+use super::store::{Case, Edit, metric, soon};
 use crate::support::racy::settle;
 
 /// What is done to the transcript between two reads.
@@ -215,4 +216,22 @@ fn an_append_costs_what_was_appended_not_what_was_there() {
         fs::metadata(case.wire()).unwrap().len() - len
     );
     assert!(cost < len / 10, "{cost} bytes of {len} were parsed");
+}
+
+/// An answer about a size that crosses an invalidation is dropped by the kernel. Each needless one is a chance that
+/// `tail -n 1 status`, right after a command, sees the end where the file ended before.
+#[test]
+fn the_kernel_is_told_once_that_the_size_of_a_file_has_changed() {
+    let case = Case::at(None);
+    let status = case.dir.join("status");
+    let sent = || metric(&case.mount.path, "turnfs_invalidations_total");
+    let size = || File::open(&status).unwrap().seek(SeekFrom::End(0)).unwrap();
+    let (before, first) = (sent(), size());
+    fs::write(case.dir.join("undo"), "99").unwrap_err();
+    let told = sent();
+    assert!(told > before, "nothing was sent");
+    assert_ne!(size(), first);
+    // Repetitions would come after 0.1 s and 1 s.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(sent(), told);
 }
