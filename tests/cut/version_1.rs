@@ -9,7 +9,9 @@ use turnfs::cut;
 use turnfs::session::AgentKind;
 
 use super::outcome::{Known, Outcome};
-use super::store::{Sample, Store, child, samples_of};
+#[cfg(feature = "faults")]
+use super::store::child;
+use super::store::{Sample, Store, samples_of};
 
 const SAMPLES: [(AgentKind, &str); 3] =
     [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")];
