@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Bencher, Criterion, Throughput, criterion_group, criterion_main};
 use rustix::time::{ClockId, clock_gettime};
-use turnfs::agents::{Agent, Discovery, agent};
+use turnfs::agents::{AgentStore, open, store_of};
 use turnfs::session::{AgentKind, Session, State};
 
 const PROJECT: &str = "/w/a";
@@ -34,8 +35,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn kimi() -> &'static dyn Agent {
-    agent(AgentKind::KimiCli)
+fn kimi(root: &Path) -> Arc<dyn AgentStore> {
+    open(AgentKind::KimiCli, root)
 }
 
 /// A session in the making: its wire and its context.
@@ -124,9 +125,9 @@ fn output(bytes: usize) -> String {
 fn only_session(root: &Path) -> Session {
     let index = format!("{{\"work_dirs\": [{{\"path\": \"{PROJECT}\"}}]}}");
     fs::write(root.join("kimi.json"), index).unwrap();
-    let mut found = kimi().discover(root, &Discovery::default()).unwrap();
+    let found = kimi(root).discover().unwrap();
     assert_eq!(found.sessions.len(), 1);
-    std::sync::Arc::unwrap_or_clone(found.sessions.remove(0))
+    Session::clone(&found.sessions[0])
 }
 
 /// About 64 MB in both files together: many small records, some large outputs.
@@ -144,11 +145,13 @@ fn indexing(c: &mut Criterion) {
     let bytes = files.write(&dir.path().join(GROUP).join("large"));
     drop(files);
     let session = only_session(dir.path());
-    let history = kimi().load(&session).unwrap();
+    let history = store_of(&session).load(&session).unwrap();
     assert_eq!((history.state, history.turns.len()), (State::Ok, n));
     let mut group = c.benchmark_group("index");
     group.throughput(Throughput::Bytes(bytes)).sample_size(10).measurement_time(Duration::from_secs(3));
-    group.bench_function("64 MB of mixed records", |b| measure(b, || kimi().load(&session).unwrap()));
+    group.bench_function("64 MB of mixed records", |b| {
+        measure(b, || store_of(&session).load(&session).unwrap())
+    });
     group.finish();
 }
 
@@ -168,9 +171,9 @@ fn aligning(c: &mut Criterion) {
         }
         files.write(&dir.path().join(GROUP).join("many"));
         let session = only_session(dir.path());
-        let history = kimi().load(&session).unwrap();
+        let history = store_of(&session).load(&session).unwrap();
         assert_eq!((history.turns.len(), history.cuts.len()), (1000, 1001));
-        group.bench_function(name, |b| measure(b, || kimi().load(&session).unwrap()));
+        group.bench_function(name, |b| measure(b, || store_of(&session).load(&session).unwrap()));
     }
     group.finish();
 }
@@ -187,13 +190,13 @@ fn finding(c: &mut Criterion) {
     fs::write(dir.path().join("kimi.json"), "{\"work_dirs\": []}").unwrap();
     // Younger stats prove nothing, so everything would be read again.
     std::thread::sleep(Duration::from_millis(2200));
-    let cold = || kimi().discover(dir.path(), &Discovery::default()).unwrap();
-    let known = cold();
-    assert_eq!(known.sessions.len(), 1000);
+    let cold = || kimi(dir.path()).discover().unwrap();
+    let known = kimi(dir.path());
+    assert_eq!(known.discover().unwrap().sessions.len(), 1000);
     let mut group = c.benchmark_group("1,000 sessions");
     group.sample_size(10).measurement_time(Duration::from_secs(2));
     group.bench_function("found", |b| measure(b, cold));
-    group.bench_function("found again", |b| measure(b, || kimi().discover(dir.path(), &known).unwrap()));
+    group.bench_function("found again", |b| measure(b, || known.discover().unwrap()));
     group.finish();
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use codex_store::{Store, behind_first, expected, names, sha256};
 use serde_json::Value;
+use turnfs::agents::store_of;
 use turnfs::cut;
 use turnfs::session::{Errno, Refusal, State};
 
@@ -28,8 +29,8 @@ fn a_fork_of_every_sample_at_every_turn_is_one_file_with_exactly_the_kept_lines(
             for n in 0..history.turns.len() as u32 {
                 let what = format!("{sample} {id} fork {n}");
                 let (files, rows) = (store.files(), store.rows());
-                let new =
-                    cut::fork(&store.state, &session, &history, n).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let new = cut::fork(&*store_of(&session), &store.state, &session, &history, n)
+                    .unwrap_or_else(|e| panic!("{what}: {e}"));
                 let mut after = store.files();
                 let path = PathBuf::from(store.path_of(&new));
                 let bytes = after.remove(path.strip_prefix(&store.root).unwrap()).unwrap();
@@ -84,7 +85,7 @@ fn an_undo_of_every_sample_at_every_turn_leaves_what_is_kept_and_redo_gives_all_
             for n in 0..history.turns.len() as u32 {
                 let what = format!("{sample} {id} undo {n}");
                 let (files, rows) = (store.files(), store.rows());
-                let undo = cut::undo(&store.state, &session, &history, n, false);
+                let undo = cut::undo(&*store_of(&session), &store.state, &session, &history, n, false);
                 if want["archived"] == true {
                     let refusal = undo.unwrap_err();
                     assert_eq!(refusal.errno(), Errno::OPNOTSUPP, "{what}: {refusal}");
@@ -108,8 +109,9 @@ fn an_undo_of_every_sample_at_every_turn_leaves_what_is_kept_and_redo_gives_all_
                 assert_eq!(left.turns.len() as u32, n, "{what}");
                 assert_eq!(left.state, if n == 0 { State::Empty } else { State::Ok }, "{what}");
 
-                let (number, back) = cut::redo(&store.state, &cut_session, None, false)
-                    .unwrap_or_else(|e| panic!("{what}: redo: {e}"));
+                let (number, back) =
+                    cut::redo(&*store_of(&cut_session), &store.state, &cut_session, None, false)
+                        .unwrap_or_else(|e| panic!("{what}: redo: {e}"));
                 assert_eq!(back as usize, history.turns.len() - n as usize, "{what}: redo of {number}");
                 assert_eq!(store.files(), files, "{what}: redo gave other files");
                 assert_eq!(store.rows(), rows, "{what}: redo gave other rows");
@@ -158,11 +160,12 @@ fn undos_stack_and_are_redone_in_turn() {
         let turns = store.load(&store.only()).turns.len() as u32;
         for n in (0..turns).rev() {
             let session = store.session(&id);
-            cut::undo(&store.state, &session, &store.load(&session), n, false).unwrap();
+            cut::undo(&*store_of(&session), &store.state, &session, &store.load(&session), n, false).unwrap();
         }
         assert_eq!(store.load(&store.session(&id)).turns.len(), 0, "{sample}");
         for _ in 0..turns {
-            cut::redo(&store.state, &store.session(&id), None, false).unwrap();
+            cut::redo(&*store_of(&store.session(&id)), &store.state, &store.session(&id), None, false)
+                .unwrap();
         }
         assert_eq!((store.files(), store.rows()), (files, rows), "{sample}");
     }
@@ -174,10 +177,10 @@ fn an_undo_finds_its_way_without_the_thread_index() {
     fs::remove_file(store.root.join("state_5.sqlite")).unwrap();
     let files = store.files();
     let session = store.only();
-    cut::undo(&store.state, &session, &store.load(&session), 2, false).unwrap();
+    cut::undo(&*store_of(&session), &store.state, &session, &store.load(&session), 2, false).unwrap();
     assert_eq!(store.load(&store.only()).turns.len(), 2);
     assert!(!store.root.join("state_5.sqlite").exists());
-    cut::redo(&store.state, &store.only(), None, false).unwrap();
+    cut::redo(&*store_of(&store.only()), &store.state, &store.only(), None, false).unwrap();
     assert_eq!(store.files(), files);
 }
 
@@ -185,10 +188,10 @@ fn an_undo_finds_its_way_without_the_thread_index() {
 fn a_row_that_changed_since_the_undo_is_not_overwritten_by_redo() {
     let store = Store::of("a_plain4");
     let session = store.only();
-    cut::undo(&store.state, &session, &store.load(&session), 2, false).unwrap();
+    cut::undo(&*store_of(&session), &store.state, &session, &store.load(&session), 2, false).unwrap();
     store.db().execute("UPDATE threads SET title = 'other'", []).unwrap();
     let (files, rows) = (store.files(), store.rows());
-    let refusal = cut::redo(&store.state, &store.only(), None, false).unwrap_err();
+    let refusal = cut::redo(&*store_of(&store.only()), &store.state, &store.only(), None, false).unwrap_err();
     assert_eq!(refusal.errno(), Errno::STALE, "{refusal}");
     assert_eq!((store.files(), store.rows()), (files, rows));
 }
@@ -201,7 +204,7 @@ fn a_revert_by_the_client_since_the_look_refuses_an_undo() {
     let first = store.root.join(&session.key.path);
     store.db().execute("UPDATE threads SET rollout_path = ?1", [first.to_str().unwrap()]).unwrap();
     let (files, rows) = (store.files(), store.rows());
-    let refusal = cut::undo(&store.state, &session, &history, 1, false).unwrap_err();
+    let refusal = cut::undo(&*store_of(&session), &store.state, &session, &history, 1, false).unwrap_err();
     assert_eq!(refusal.errno(), Errno::STALE, "{refusal}");
     assert_eq!((store.files(), store.rows()), (files, rows));
 }
@@ -218,12 +221,12 @@ fn a_file_that_another_thread_continues_is_never_made_shorter() {
         "history_base": {"thread_id": session.id, "end_ordinal_exclusive": 40, "end_byte_offset": point.byte}}});
     store.rollout(FORK, format!("{line}\n").as_bytes());
     let files = store.files();
-    let refusal = cut::undo(&store.state, &session, &history, 2, false).unwrap_err();
+    let refusal = cut::undo(&*store_of(&session), &store.state, &session, &history, 2, false).unwrap_err();
     assert_eq!(refusal.errno(), Errno::BUSY, "{refusal}");
     assert!(refusal.to_string().contains(FORK), "{refusal}");
     assert_eq!(store.files(), files);
     // Behind what the other one uses, nothing is in the way.
-    cut::undo(&store.state, &session, &history, 3, false).unwrap();
+    cut::undo(&*store_of(&session), &store.state, &session, &history, 3, false).unwrap();
 }
 
 /// Holds a thread's lock as a client does.
@@ -243,15 +246,16 @@ fn a_loaded_thread_is_not_undone_and_its_client_is_named() {
         let history = store.load(&session);
         let client = client(&store, &session.id);
         let (files, rows) = (store.files(), store.rows());
-        let refusal = cut::undo(&store.state, &session, &history, 1, false).unwrap_err();
+        let refusal =
+            cut::undo(&*store_of(&session), &store.state, &session, &history, 1, false).unwrap_err();
         assert_eq!(refusal.errno(), Errno::BUSY, "{sample}: {refusal}");
         assert!(refusal.to_string().contains(&format!("pid {}", std::process::id())), "{sample}: {refusal}");
         assert!(refusal.to_string().contains("about a minute"), "{sample}: {refusal}");
         assert_eq!((store.files(), store.rows()), (files, rows), "{sample}");
         // Fork does not mind.
-        cut::fork(&store.state, &session, &history, 1).unwrap();
+        cut::fork(&*store_of(&session), &store.state, &session, &history, 1).unwrap();
         drop(client);
-        cut::undo(&store.state, &session, &history, 1, false).unwrap();
+        cut::undo(&*store_of(&session), &store.state, &session, &history, 1, false).unwrap();
         let locks = store.root.join("thread-writer-locks").join(format!("{}.lock", session.id));
         assert!(!locks.exists(), "{sample}: the lock file stays");
     }
@@ -263,11 +267,11 @@ fn a_running_turn_is_no_place_for_a_fork() {
     let session = store.only();
     let history = store.load(&session);
     let client = client(&store, &session.id);
-    let refusal = cut::fork(&store.state, &session, &history, 1).unwrap_err();
+    let refusal = cut::fork(&*store_of(&session), &store.state, &session, &history, 1).unwrap_err();
     assert!(matches!(refusal, Refusal::StillRunning { asked: 1, last_finished: Some(0) }), "{refusal}");
-    cut::fork(&store.state, &session, &history, 0).unwrap();
+    cut::fork(&*store_of(&session), &store.state, &session, &history, 0).unwrap();
     drop(client);
-    cut::fork(&store.state, &session, &history, 1).unwrap();
+    cut::fork(&*store_of(&session), &store.state, &session, &history, 1).unwrap();
 }
 
 #[test]
@@ -280,8 +284,8 @@ fn a_database_that_another_program_holds_refuses_in_time_and_leaves_nothing() {
     db.execute_batch("BEGIN EXCLUSIVE").unwrap();
     // Held until this test lets go of it: that there is an answer says that the wait is bounded.
     for result in [
-        cut::undo(&store.state, &session, &history, 2, false).map(|_| ()),
-        cut::fork(&store.state, &session, &history, 2).map(|_| ()),
+        cut::undo(&*store_of(&session), &store.state, &session, &history, 2, false).map(|_| ()),
+        cut::fork(&*store_of(&session), &store.state, &session, &history, 2).map(|_| ()),
     ] {
         let refusal = result.unwrap_err();
         assert_eq!(refusal.errno(), Errno::AGAIN, "{refusal}");
@@ -307,7 +311,7 @@ fn a_last_record_without_a_newline_gets_one_in_a_fork_and_a_torn_tail_is_left_ou
         let session = store.only();
         let history = store.load(&session);
         assert_eq!((history.state, history.turns.len()), (State::Torn, 4), "{:?}", history.damages);
-        let new = cut::fork(&store.state, &session, &history, 3).unwrap();
+        let new = cut::fork(&*store_of(&session), &store.state, &session, &history, 3).unwrap();
         let forked = fs::read(store.path_of(&new)).unwrap();
         assert_eq!(behind_first(&forked), behind_first(&whole));
     }
@@ -327,18 +331,21 @@ fn a_compressed_archived_thread_is_read_and_forked() {
     let history = store.load(&session);
     assert_eq!((history.state, history.turns.len()), (State::Ok, 2));
     assert!(store.text(&session, &history, 1).contains("two BRAVO"));
-    let new = cut::fork(&store.state, &session, &history, 1).unwrap();
+    let new = cut::fork(&*store_of(&session), &store.state, &session, &history, 1).unwrap();
     let forked = store.path_of(&new);
     assert!(Path::new(&forked).starts_with(store.root.join("sessions")), "{forked}");
     assert_eq!(behind_first(&fs::read(forked).unwrap()), behind_first(&bytes));
-    assert_eq!(cut::undo(&store.state, &session, &history, 1, false).unwrap_err().errno(), Errno::OPNOTSUPP);
+    assert_eq!(
+        cut::undo(&*store_of(&session), &store.state, &session, &history, 1, false).unwrap_err().errno(),
+        Errno::OPNOTSUPP
+    );
 }
 
 #[test]
 fn backups_of_a_thread_that_is_only_archived_are_kept_and_those_of_a_deleted_one_go() {
     let store = Store::of("a_plain4");
     let session = store.only();
-    cut::undo(&store.state, &session, &store.load(&session), 2, false).unwrap();
+    cut::undo(&*store_of(&session), &store.state, &session, &store.load(&session), 2, false).unwrap();
     let archived = store.root.join("archived_sessions");
     fs::create_dir_all(&archived).unwrap();
     let rollouts = |dir: &Path| -> Vec<PathBuf> {

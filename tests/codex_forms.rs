@@ -11,9 +11,9 @@ use std::fs;
 
 use codex_store::{Store, content, expected, older_names};
 use serde_json::{Value, json};
-use turnfs::agents::agent;
+use turnfs::agents::store_of;
 use turnfs::cut;
-use turnfs::session::{AgentKind, DamageClass, Errno, History, Item, Place, Session, State};
+use turnfs::session::{DamageClass, Errno, History, Item, Place, Session, State};
 
 const THREAD: &str = "019f7ed6-0000-7000-8000-000000000001";
 
@@ -92,7 +92,7 @@ fn users(store: &Store, session: &Session, history: &History) -> Vec<(Vec<String
             Item::Steer { text } => steers.push(text.into_owned()),
             _ => {}
         };
-        agent(AgentKind::Codex).items(session, turn, &span, &mut sink).unwrap();
+        store_of(session).items(session, turn, &span, &mut sink).unwrap();
         found.push((users, steers));
     }
     found
@@ -105,7 +105,7 @@ fn sent(session: &Session, history: &History) -> Vec<String> {
             sent.push(text.into_owned());
         }
     };
-    agent(AgentKind::Codex).context(session, history, &mut sink).unwrap();
+    store_of(session).context(session, history, &mut sink).unwrap();
     sent
 }
 
@@ -157,7 +157,7 @@ fn every_older_sample_has_the_turns_that_the_client_reads_and_every_cut_of_it_ke
         }
         tiles(&store, &session, &history);
         for n in 0..wanted.len() {
-            let new = cut::fork(&store.state, &session, &history, n as u32).unwrap();
+            let new = cut::fork(&*store_of(&session), &store.state, &session, &history, n as u32).unwrap();
             let forked = store.session(&new);
             assert_eq!(forked.history_mode.as_deref(), Some("legacy"), "{sample} fork {n}");
             assert_eq!(forked.place, session.place, "{sample} fork {n}");
@@ -167,7 +167,7 @@ fn every_older_sample_has_the_turns_that_the_client_reads_and_every_cut_of_it_ke
         let before = content(&store.root);
         for n in (0..wanted.len()).rev() {
             let history = store.load(&session);
-            let undone = cut::undo(&store.state, &session, &history, n as u32, false);
+            let undone = cut::undo(&*store_of(&session), &store.state, &session, &history, n as u32, false);
             if want.get("undo").is_some() {
                 let refusal = undone.unwrap_err();
                 assert_eq!(refusal.errno(), Errno::OPNOTSUPP, "{sample}: {refusal}");
@@ -452,8 +452,8 @@ fn a_pointer_of_a_large_file_store_is_named_as_one() {
                 let sentence = history.readable().unwrap_err().to_string();
                 assert!(sentence.contains(says) && sentence.contains("never fetched"), "{sentence}");
                 for refused in [
-                    cut::fork(&store.state, &session, &history, 0).map(|_| ()),
-                    cut::undo(&store.state, &session, &history, 0, true).map(|_| ()),
+                    cut::fork(&*store_of(&session), &store.state, &session, &history, 0).map(|_| ()),
+                    cut::undo(&*store_of(&session), &store.state, &session, &history, 0, true).map(|_| ()),
                 ] {
                     assert_eq!(refused.unwrap_err().errno(), Errno::OPNOTSUPP);
                 }
@@ -510,10 +510,10 @@ fn a_rollout_of_the_first_format_is_browsed_forked_into_todays_form_and_not_undo
     }
     tiles(&store, &session, &history);
     for n in [0, 1] {
-        let refusal = cut::undo(&store.state, &session, &history, n, true).unwrap_err();
+        let refusal = cut::undo(&*store_of(&session), &store.state, &session, &history, n, true).unwrap_err();
         assert_eq!(refusal.errno(), Errno::OPNOTSUPP, "{refusal}");
     }
-    let new = cut::fork(&store.state, &session, &history, 0).unwrap();
+    let new = cut::fork(&*store_of(&session), &store.state, &session, &history, 0).unwrap();
     let forked = store.session(&new);
     let again = store.load(&forked);
     assert_eq!((again.state, prompts(&again)), (State::Ok, vec!["say hello"]));
@@ -539,7 +539,7 @@ fn damage_in_a_rollout_of_the_first_format_is_damage() {
         assert_eq!(history.state, State::Damaged, "{bad}");
         assert_eq!(session.place, Place::Project("/home/dev/app".into()), "{bad}");
         // Rescue takes the same way as a fork.
-        let (new, _) = cut::rescue(&store.state, &session, &history).unwrap();
+        let (new, _) = cut::rescue(&*store_of(&session), &store.state, &session, &history).unwrap();
         let rescued = store.load(&store.session(&new));
         assert_eq!((rescued.state, prompts(&rescued)), (State::Ok, vec!["say hello"]), "{bad}");
     }

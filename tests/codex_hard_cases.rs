@@ -11,9 +11,10 @@ use std::fs;
 
 use codex_store::{Store, content};
 use serde_json::{Value, json};
-use turnfs::agents::{Agent, agent};
+use turnfs::agents::AgentStore as _;
+use turnfs::agents::store_of;
 use turnfs::cut;
-use turnfs::session::{AgentKind, DamageClass, Errno, History, Place, Session, State};
+use turnfs::session::{DamageClass, Errno, History, Place, Session, State};
 
 const THREAD: &str = "01a22cb1-8565-71c1-997b-000000000001";
 
@@ -66,9 +67,9 @@ fn refused(store: &Store, errno: Errno) -> (Session, History) {
     let session = store.only();
     let history = store.load(&session);
     for result in [
-        cut::undo(&store.state, &session, &history, 0, false).map(|_| ()),
-        cut::undo(&store.state, &session, &history, 0, true).map(|_| ()),
-        cut::fork(&store.state, &session, &history, 0).map(|_| ()),
+        cut::undo(&*store_of(&session), &store.state, &session, &history, 0, false).map(|_| ()),
+        cut::undo(&*store_of(&session), &store.state, &session, &history, 0, true).map(|_| ()),
+        cut::fork(&*store_of(&session), &store.state, &session, &history, 0).map(|_| ()),
     ] {
         let refusal = result.unwrap_err();
         assert_eq!(refusal.errno(), errno, "{refusal}");
@@ -252,12 +253,12 @@ fn a_database_of_a_newer_client_is_used_as_far_as_it_is_known() {
     let (files, rows) = (store.files(), store.rows());
     let session = store.only();
     let history = store.load(&session);
-    let new = cut::fork(&store.state, &session, &history, 0).unwrap();
+    let new = cut::fork(&*store_of(&session), &store.state, &session, &history, 0).unwrap();
     assert!(store.rows()[&new].contains("calm") || store.rows()[&new].contains("Text("));
     fs::remove_file(store.path_of(&new)).unwrap();
     store.db().execute("DELETE FROM threads WHERE id = ?1", [&new]).unwrap();
-    cut::undo(&store.state, &session, &history, 1, false).unwrap();
-    cut::redo(&store.state, &store.only(), None, false).unwrap();
+    cut::undo(&*store_of(&session), &store.state, &session, &history, 1, false).unwrap();
+    cut::redo(&*store_of(&store.only()), &store.state, &store.only(), None, false).unwrap();
     assert_eq!((store.files(), store.rows()), (files, rows));
 
     store
@@ -273,11 +274,11 @@ fn a_database_of_a_newer_client_is_used_as_far_as_it_is_known() {
     let session = store.only();
     let history = store.load(&session);
     let files = store.files();
-    let refusal = cut::undo(&store.state, &session, &history, 1, false).unwrap_err();
+    let refusal = cut::undo(&*store_of(&session), &store.state, &session, &history, 1, false).unwrap_err();
     assert_eq!(refusal.errno(), Errno::UCLEAN, "{refusal}");
     assert_eq!(store.files(), files);
     // A fork needs no row.
-    cut::fork(&store.state, &session, &history, 1).unwrap();
+    cut::fork(&*store_of(&session), &store.state, &session, &history, 1).unwrap();
 }
 
 #[test]
@@ -302,7 +303,7 @@ fn a_rollback_record_takes_back_user_messages_and_not_turns() {
     assert!(!texts[1].contains("three"), "{}", texts[1]);
     assert!(texts[2].contains("re four") && !texts[2].contains("steer"), "{}", texts[2]);
     let mut sent = Vec::new();
-    agent(AgentKind::Codex)
+    store_of(&session)
         .context(&session, &history, &mut |_, item| {
             if let turnfs::session::Item::User { text } = item {
                 sent.push(text.into_owned());
@@ -311,7 +312,7 @@ fn a_rollback_record_takes_back_user_messages_and_not_turns() {
         .unwrap();
     assert_eq!(sent, ["one", "two", "four"]);
     // A fork at turn 1 ends before turn "four", with the record that takes "three" back.
-    let new = cut::fork(&store.state, &session, &history, 1).unwrap();
+    let new = cut::fork(&*store_of(&session), &store.state, &session, &history, 1).unwrap();
     let forked = store.session(&new);
     let forked = store.load(&forked);
     assert_eq!(
@@ -330,7 +331,7 @@ fn a_lone_surrogate_is_shown_as_a_replacement_character_and_kept_in_the_bytes() 
     assert_eq!((history.state, history.turns.len()), (State::Ok, 2));
     assert_eq!(history.turns[0].prompt.as_deref(), Some("odd \u{fffd} end\u{2028}next"));
     assert_eq!(store.text(&session, &history, 0).matches("\n## User\n").count(), 1);
-    let new = cut::fork(&store.state, &session, &history, 0).unwrap();
+    let new = cut::fork(&*store_of(&session), &store.state, &session, &history, 0).unwrap();
     let file = store.session(&new).files[0].clone();
     assert!(fs::read_to_string(store.root.join(file)).unwrap().contains("\\ud800"));
 }
@@ -349,7 +350,7 @@ fn sub_agents_stand_under_the_thread_that_started_them() {
     );
     store.rollout(CHILD, (child + &turn("x", &["look"])).as_bytes());
     let session = store.only();
-    let agents = agent(AgentKind::Codex).subagents(&session).unwrap();
+    let agents = store_of(&session).subagents(&session).unwrap();
     assert_eq!(agents.len(), 1);
     assert_eq!(agents[0].subagent.as_deref(), Some("scout-1-0000000c"));
     assert!(agents[0].key.path.starts_with(&session.key.path));
@@ -372,10 +373,10 @@ fn two_thousand_rollouts_are_read_once_and_then_no_more() {
     }
     racy::shorten_here();
     racy::settle();
-    let codex = turnfs::agents::codex::Codex::default();
+    let codex = turnfs::agents::codex::Codex::at(&*store.root);
     for _ in 0..3 {
-        let found = codex.discover(&store.root, &Default::default()).unwrap();
+        let found = codex.discover().unwrap();
         assert_eq!(found.sessions.len(), 2000);
-        assert_eq!(codex.heads_read(&store.root), 2000);
+        assert_eq!(codex.heads_read(), 2000);
     }
 }

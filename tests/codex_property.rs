@@ -13,9 +13,9 @@ use codex_store::Store;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
-use turnfs::agents::agent;
+use turnfs::agents::store_of;
 use turnfs::cut;
-use turnfs::session::{AgentKind, Item, State};
+use turnfs::session::{Item, State};
 
 const THREAD: &str = "019f7ed6-0000-7000-8000-000000000001";
 
@@ -340,7 +340,7 @@ fn agrees(world: &World, fork: usize) -> Result<(), TestCaseError> {
     let file = store.rollout(THREAD, world.lines.concat().as_bytes());
     let session = store.only();
     let history = store.load(&session);
-    let codex = agent(AgentKind::Codex);
+    let codex = store_of(&session);
     let wanted = if world.turns.is_empty() { State::Empty } else { State::Ok };
     prop_assert_eq!(history.state, wanted, "{:?}", history.damages);
     let statuses: Vec<&str> = history.turns.iter().map(|turn| turn.status.name()).collect();
@@ -380,7 +380,7 @@ fn agrees(world: &World, fork: usize) -> Result<(), TestCaseError> {
         prop_assert!(sent.iter().zip(&all).all(|(sent, said)| sent.ends_with(said.as_str())), "{:?}", sent);
     }
     if let Some(n) = fork.checked_rem(world.turns.len()).filter(|_| !world.ended_late) {
-        let new = cut::fork(&store.state, &session, &history, n as u32).unwrap();
+        let new = cut::fork(&*store_of(&session), &store.state, &session, &history, n as u32).unwrap();
         let forked = store.load(&store.session(&new));
         let kept: Vec<_> = forked.turns.iter().map(|turn| (turn.prompt.clone(), turn.status)).collect();
         let wanted: Vec<_> =

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use codex_store::{Store, content, expected, names, samples, sha256};
 use serde_json::Value;
-use turnfs::agents::{Agent, Discovery, codex::Codex};
+use turnfs::agents::AgentStore as _;
+use turnfs::agents::codex::Codex;
 use turnfs::session::{CutPoint, History, Place, Session, TurnDetail};
 
 fn sessions(root: &Path) -> Vec<Arc<Session>> {
-    Codex::default().discover(root, &Discovery::default()).unwrap().sessions
+    Codex::at(root).discover().unwrap().sessions.clone()
 }
 
 fn session<'s>(sessions: &'s [Arc<Session>], id: &Value) -> &'s Session {
@@ -50,8 +51,8 @@ fn every_sample_reads_as_expected_and_reading_leaves_no_trace() {
         let store = Store::of(&sample);
         let root = &*store.root;
         let before = content(root);
-        let codex = Codex::default();
-        let found = codex.discover(root, &Discovery::default()).unwrap();
+        let codex = Codex::at(root);
+        let found = codex.discover().unwrap();
         assert!(found.problems.is_empty(), "{sample}: {:?}", found.problems);
         let wanted = expected(&sample);
         assert_eq!(found.sessions.len(), wanted.len(), "{sample}");
@@ -143,7 +144,7 @@ fn both_history_modes_give_the_same_text() {
     ] {
         let texts = |sample: &str| {
             let root = samples().join(sample).join("store");
-            let codex = Codex::default();
+            let codex = Codex::at(&*root);
             let session = &sessions(&root)[0];
             let history = codex.load(session).unwrap();
             let texts: Vec<String> = (0..history.turns.len())
@@ -173,7 +174,7 @@ fn the_context_is_what_the_client_sends_its_model() {
             let root = samples().join(&sample).join("store");
             let sessions = sessions(&root);
             let session = session(&sessions, &want["session"]);
-            let codex = Codex::default();
+            let codex = Codex::at(&*root);
             let history = codex.load(session).unwrap();
             let mut sent: Vec<(String, String)> = Vec::new();
             codex

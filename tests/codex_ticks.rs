@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use codex_store::Store;
-use turnfs::agents::agent;
-use turnfs::session::{AgentKind, Session};
+use turnfs::agents::store_of;
+use turnfs::session::Session;
 
 /// A file mapped into memory, with its pages dirty already: a store into them changes the bytes and no time,
 /// as a second write in one tick does.
@@ -98,7 +98,7 @@ fn no_edit_is_missed(store: &Store, file: &Path, words: [&str; 2], shown: Shown)
         let times = mapped.times();
         assert!(mapped.replace(from.as_bytes(), to.as_bytes()) > 0, "round {round}");
         // The title stands in an index, which also tells which file is the current one.
-        let is_current = shown == Shown::Title && agent(AgentKind::Codex).is_current(&before).unwrap();
+        let is_current = shown == Shown::Title && store_of(&before).is_current(&before).unwrap();
         let session = store.only();
         assert_eq!(mapped.times(), times, "the edit was to leave no trace");
         if changed.elapsed() < RACY {

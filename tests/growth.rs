@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use turnfs::agents::{Agent, Discovery, agent};
+use turnfs::agents::{AgentStore, open, store_of};
 use turnfs::session::{AgentKind, Session};
 use turnfs::transcript::Passes;
 
@@ -62,7 +62,7 @@ fn memchr(bytes: &[u8]) -> Option<usize> {
 /// A session whose files grow, read again and again with one memory.
 struct Case<'s> {
     name: String,
-    agent: &'static dyn Agent,
+    agent: std::sync::Arc<dyn AgentStore>,
     session: &'s Session,
     passes: Passes,
     steps: usize,
@@ -95,7 +95,7 @@ fn each_session(mut with: impl FnMut(AgentKind, &str, &Path, &Session)) -> usize
             let dir = tempfile::tempdir().unwrap();
             let root = dir.path().join("store");
             support::copy_tree(&support::samples_of(kind.name()).join(&sample).join("store"), &root);
-            let found = agent(kind).discover(&root, &Discovery::default()).unwrap().sessions;
+            let found = open(kind, &*root).discover().unwrap().sessions.clone();
             for session in &found {
                 sessions += 1;
                 with(kind, &sample, &root, session);
@@ -119,7 +119,7 @@ fn grow(by_lines: bool, seed: u64, mut between: impl FnMut(&mut Case<'_>, &[Grow
             files.push(Growing { path, whole, there: 0 });
         }
         let name = format!("{kind} {sample} {} (seed {seed})", session.id);
-        let mut case = Case { name, agent: agent(kind), session, passes: Passes::default(), steps: 0 };
+        let mut case = Case { name, agent: store_of(session), session, passes: Passes::default(), steps: 0 };
         loop {
             let unfinished: Vec<usize> =
                 (0..files.len()).filter(|at| files[*at].there < files[*at].whole.len()).collect();

@@ -12,40 +12,71 @@ mod json_array;
 pub mod kimi_cli;
 pub mod openmax;
 
-use std::any::Any;
-use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::host::Environment;
 use crate::host::processes::Running;
 use crate::render;
+use crate::session::for_each_agent;
 use crate::session::{
-    AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn,
-    UndoPlan, Writer,
+    AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, SessionKey,
+    Turn, UndoPlan, Writer,
 };
 use crate::transcript::metrics::count_stats;
 use crate::transcript::{FsTrust, Passes, StoreDir};
 
-/// What turnfs needs to know of a store.
-pub trait Agent: Send + Sync {
-    /// Which agent this is.
+/// An agent whose stores turnfs can open.
+pub struct Agent {
+    /// Where this agent keeps its store; `None` if that cannot be told (no HOME).
+    pub place: fn(&Environment) -> Option<PathBuf>,
+    open: fn(Arc<Path>) -> Arc<dyn AgentStore>,
+}
+
+macro_rules! registry {
+    ($($kind:ident $name:literal $folder:ident,)*) => {
+        /// The registry: the code for an agent.
+        pub fn agent(kind: AgentKind) -> &'static Agent {
+            match kind { $(AgentKind::$kind => &$folder::AGENT),* }
+        }
+    };
+}
+for_each_agent!(registry);
+
+/// Opens the store of an agent at `root` (absolute). Nothing is read yet, and the store need not be there.
+pub fn open(kind: AgentKind, root: impl Into<Arc<Path>>) -> Arc<dyn AgentStore> {
+    (agent(kind).open)(root.into())
+}
+
+/// Opens the store that a session is in, with nothing remembered of it.
+pub fn store_of(session: &Session) -> Arc<dyn AgentStore> {
+    open(session.key.agent, session.key.root.clone())
+}
+
+/// A store, with all that is remembered of it from one look to the next.
+pub trait AgentStore: Send + Sync {
+    /// Which agent's it is.
     fn kind(&self) -> AgentKind;
 
-    /// Where this agent keeps its store; `None` if that cannot be told (no HOME).
-    fn place(&self, env: &Environment) -> Option<PathBuf>;
+    /// Where it is; absolute.
+    fn root(&self) -> &Arc<Path>;
 
-    /// Finds the sessions of the store at `root` and their metadata, without reading whole transcripts:
-    /// at most the head of each, and only of those that `previous` does not already describe truly.
-    /// A store that is not there has no sessions.
+    /// Whether this session is in it.
+    fn holds(&self, key: &SessionKey) -> bool {
+        *self.root() == key.root && self.kind() == key.agent
+    }
+
+    /// Finds the sessions of the store and their metadata, without reading whole transcripts: at most the head of
+    /// each, and only of those of which that is not remembered truly. A store that is not there has no sessions.
+    /// The very same answer again says that nothing changed.
     ///
     /// # Errors
     /// Only when nothing can be listed at all (the root cannot be read). What is wrong with a single
     /// session or a shared index is in [`Discovery::problems`].
-    fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery>;
+    fn discover(&self) -> Result<Arc<Discovery>>;
 
     /// Whether the session still consists of the files that it names, where something else than these files
     /// decides that (an index that points to the current one). Costs stats only while nothing changed.
@@ -74,13 +105,6 @@ pub trait Agent: Send + Sync {
         Ok(session.clone())
     }
 
-    /// Whether the store is certainly as `previous` describes it, told without reading any of its files.
-    /// `false` costs a [`Agent::discover`].
-    fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
-        let _ = (root, previous);
-        false
-    }
-
     /// The one pass over a session's files: turns, offsets, sizes, damage, cut points.
     ///
     /// # Errors
@@ -89,11 +113,11 @@ pub trait Agent: Send + Sync {
         self.load_again(session, &mut Passes::default())
     }
 
-    /// As [`Agent::load`], and as true; but of files that only grew since the load that `passes` is from,
+    /// As [`AgentStore::load`], and as true; but of files that only grew since the load that `passes` is from,
     /// only what was appended is parsed.
     ///
     /// # Errors
-    /// As [`Agent::load`].
+    /// As [`AgentStore::load`].
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History>;
 
     /// The items of a turn, in order, as they stand in the record bytes `span` of the turn's file.
@@ -105,7 +129,7 @@ pub trait Agent: Send + Sync {
     /// The user's exact text of a turn, out of the record bytes of its span; empty if it has none.
     ///
     /// # Errors
-    /// As [`Agent::items`].
+    /// As [`AgentStore::items`].
     fn prompt(&self, session: &Session, turn: &Turn, span: &[u8]) -> Result<String>;
 
     /// What the model will be sent on resume, in order.
@@ -120,7 +144,7 @@ pub trait Agent: Send + Sync {
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
 
-    /// The sub-agent sessions of these sessions of one store, each with its parent's place among them. What cannot
+    /// The sub-agent sessions of these sessions, each with its parent's place among them. What cannot
     /// be listed is left out.
     fn subagents_of(&self, sessions: &[Arc<Session>]) -> Vec<(usize, Session)> {
         let all = sessions.iter().enumerate();
@@ -159,14 +183,11 @@ pub trait Agent: Send + Sync {
     /// What refuses every undo of this session.
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>>;
 
-    /// The session without turn `n` and everything after it; refused where [`Agent::undo_refusals`] says so.
+    /// The session without turn `n` and everything after it; refused where [`AgentStore::undo_refusals`] says so.
     ///
     /// # Errors
     /// Why that cut is refused.
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan>;
-
-    /// Forgets all that is remembered of any store: a panic may have left it half written.
-    fn forget(&self) {}
 
     /// The file that lists the store's sessions or says where they belong, relative to the root.
     fn index_file(&self) -> Option<&'static str> {
@@ -301,51 +322,16 @@ pub struct Discovery {
     pub links: Vec<PathBuf>,
     /// What is behind links to files, relative to the root, which nobody hears of: it is looked at now and then.
     pub unheard: Vec<PathBuf>,
-    /// What the agent keeps for its next look. (Codex keeps it in itself: its undos and sub-agents need it, too.)
-    pub memory: Memory,
-}
-
-/// What an agent's `discover` remembers from one look to the next; nobody else can look inside.
-#[derive(Clone, Default)]
-pub struct Memory(Option<Arc<dyn Any + Send + Sync>>);
-
-impl Memory {
-    pub fn new<T: Send + Sync + 'static>(what: T) -> Memory {
-        Memory(Some(Arc::new(what)))
-    }
-
-    /// What [`Memory::new`] was given, if it was a `T`.
-    pub fn get<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        self.0.as_ref()?.downcast_ref()
-    }
-}
-
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Memory(..)" } else { "Memory(none)" })
-    }
 }
 
 /// A turn's text: its heading, then its items. `span`: the turn's record bytes.
 ///
 /// # Errors
-/// As [`Agent::items`].
-pub fn turn_text(agent: &dyn Agent, session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
+/// As [`AgentStore::items`].
+pub fn turn_text(store: &dyn AgentStore, session: &Session, turn: &Turn, span: &[u8]) -> Result<String> {
     // A hint only: of a removed turn the length comes from a file.
     let mut text = String::with_capacity(usize::try_from(turn.text_len).unwrap_or(0).min(span.len()));
     render::heading(turn, &mut text);
-    agent.items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
+    store.items(session, turn, span, &mut |_, item| render::item(&item, &mut text))?;
     Ok(text)
-}
-
-/// Codex remembers what it read, so there is one of it.
-static CODEX: LazyLock<codex::Codex> = LazyLock::new(codex::Codex::default);
-
-/// The registry: the code for an agent.
-pub fn agent(kind: AgentKind) -> &'static dyn Agent {
-    match kind {
-        AgentKind::KimiCli => &kimi_cli::KimiCli,
-        AgentKind::Codex => &*CODEX,
-        AgentKind::OpenMax => &openmax::OpenMax,
-    }
 }

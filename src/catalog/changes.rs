@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::listing::Snapshot;
 use super::watch::PendingEvents;
 use super::{Catalog, Watching};
+use crate::agents::AgentStore;
 use crate::session::{Session, SessionKey};
 
 /// How often the directories of a look are watched and looked at again while new ones appear.
@@ -84,7 +85,7 @@ impl Catalog {
 
     /// Whether every change of this session will be told.
     pub fn is_pushed(&self, key: &SessionKey) -> bool {
-        let store = self.stores.iter().position(|store| store.holds(key));
+        let store = self.stores().iter().position(|store| store.holds(key));
         store.is_some_and(|store| self.watch.covers(store))
     }
 
@@ -96,7 +97,7 @@ impl Catalog {
 
     /// How the changes of each store are noticed, in the order of [`Catalog::stores`].
     pub fn watching(&self) -> Vec<Watching> {
-        (0..self.stores.len()).map(|store| self.watch.state(store)).collect()
+        (0..self.stores().len()).map(|store| self.watch.state(store)).collect()
     }
 
     /// How many directories are watched.
@@ -106,7 +107,7 @@ impl Catalog {
 
     fn has_to_poll(&self) -> bool {
         let seen = self.seen.read();
-        (0..self.stores.len()).any(|store| match self.watch.state(store) {
+        (0..self.stores().len()).any(|store| match self.watch.state(store) {
             Watching::Polled(_) => true,
             Watching::Looked | Watching::Pushed => seen.is_absent(store),
         })
@@ -124,7 +125,7 @@ impl Catalog {
         }
         let mut look = news.everything || news.poll || news.unsettled;
         for path in &news.paths {
-            look |= !before.concerned_by(path, &self.stores, &mut changed.sessions);
+            look |= !before.concerned_by(path, &self.stores(), &mut changed.sessions);
         }
         if news.poll {
             // What nobody tells of may have changed.
@@ -143,7 +144,8 @@ impl Catalog {
     }
 
     fn polled_sessions(&self, seen: &Snapshot) -> Vec<SessionKey> {
-        let states = self.stores.iter().zip(self.watching());
+        let stores = self.stores();
+        let states = stores.iter().zip(self.watching());
         let polled: Vec<_> = states.filter(|(_, state)| matches!(state, Watching::Polled(_))).collect();
         let is_polled = |key: &&SessionKey| polled.iter().any(|(store, _)| store.holds(key));
         seen.by_key.keys().filter(is_polled).cloned().collect()
@@ -159,7 +161,7 @@ impl Catalog {
         for _ in 0..ROUNDS {
             let seen = self.look();
             let mut any_new = false;
-            for store in 0..self.stores.len() {
+            for store in 0..self.stores().len() {
                 let (found, heard) = seen.found(store);
                 any_new |= self.watch.cover(store, &found, heard);
             }
@@ -190,13 +192,18 @@ fn give_memory_back() {
 
 impl Snapshot {
     /// Finds whose file this is; false if that does not tell all that may have changed.
-    fn concerned_by(&self, path: &Path, stores: &[super::Store], sessions: &mut HashSet<SessionKey>) -> bool {
+    fn concerned_by(
+        &self,
+        path: &Path,
+        stores: &[Arc<dyn AgentStore>],
+        sessions: &mut HashSet<SessionKey>,
+    ) -> bool {
         let mut all_told = true;
-        for store in stores.iter().filter(|store| path.starts_with(&store.root)) {
-            let Ok(within) = path.strip_prefix(&store.root) else { continue };
+        for store in stores.iter().filter(|store| path.starts_with(store.root())) {
+            let Ok(within) = path.strip_prefix(store.root()) else { continue };
             let of = |path: &Path| SessionKey {
-                agent: store.agent.kind(),
-                root: store.root.clone(),
+                agent: store.kind(),
+                root: store.root().clone(),
                 path: path.into(),
             };
             // A session is a directory with its files in it, or named by its main file.
@@ -218,7 +225,7 @@ impl Snapshot {
                     .iter()
                     .chain(&session.sidecars)
                     .any(|file| file.as_os_str() == within.as_os_str())
-                    && session.key.root == store.root
+                    && session.key.root == *store.root()
             };
             sessions.extend(self.by_key.values().filter(has).map(|session| session.key.clone()));
         }

@@ -74,11 +74,11 @@ impl Catalog {
 
     fn all_subagents(&self, all: &[Found]) -> Vec<Found> {
         let mut agents = Vec::new();
-        for store in self.stores() {
+        for store in self.stores().iter() {
             let own: Vec<&Found> =
                 all.iter().filter(|found| store.holds(&found.listed.session.key)).collect();
             let sessions: Vec<_> = own.iter().map(|found| found.listed.session.clone()).collect();
-            let found = store.agent.subagents_of(&sessions);
+            let found = store.subagents_of(&sessions);
             agents.extend(found.into_iter().filter_map(|(at, agent)| {
                 Some(Found { subagent: Some(Arc::new(agent)), ..(*own.get(at)?).clone() })
             }));

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 
-use super::{Catalog, Stamps, Store, names};
-use crate::agents::Discovery;
+use super::{Catalog, Stamps, names};
+use crate::agents::{AgentStore, Discovery};
 use crate::session::{AgentKind, Damage, Place, Refusal, Session, SessionKey};
 use crate::transcript::FsTrust;
 
@@ -104,7 +104,7 @@ pub(super) struct Snapshot {
 const NEVER: u64 = u64::MAX;
 
 impl Snapshot {
-    pub fn nothing(stores: &[Store]) -> Snapshot {
+    pub fn nothing(stores: &[Arc<dyn AgentStore>]) -> Snapshot {
         Snapshot {
             found: stores.iter().map(|_| Arc::default()).collect(),
             indexes: Vec::new(),
@@ -183,7 +183,7 @@ impl Snapshot {
     /// `at`: before the look began, as is `heard`.
     fn of(
         found: Vec<Arc<Discovery>>,
-        stores: &[Store],
+        stores: &[Arc<dyn AgentStore>],
         at: Timestamp,
         previous: &Snapshot,
         heard: &[u64],
@@ -215,7 +215,7 @@ impl Snapshot {
             names::named(sessions, known, is_taken)
         };
         let problems = found.iter().zip(stores).flat_map(|(discovery, store)| {
-            discovery.problems.iter().map(|problem| (store.agent.kind(), problem.clone()))
+            discovery.problems.iter().map(|problem| (store.kind(), problem.clone()))
         });
         let listing = Listing {
             projects: projects
@@ -266,10 +266,10 @@ struct Indexes {
 }
 
 impl Indexes {
-    fn of(store: &Store, files: &[PathBuf]) -> Indexes {
-        let ground = FsTrust::at(&store.root);
-        let stamp = |file: &PathBuf| (file.clone(), ground.stamp(&store.root.join(file)).ok().flatten());
-        Indexes { root: store.root.clone(), ground, stamps: files.iter().map(stamp).collect() }
+    fn of(store: &Arc<dyn AgentStore>, files: &[PathBuf]) -> Indexes {
+        let ground = FsTrust::at(store.root());
+        let stamp = |file: &PathBuf| (file.clone(), ground.stamp(&store.root().join(file)).ok().flatten());
+        Indexes { root: store.root().clone(), ground, stamps: files.iter().map(stamp).collect() }
     }
 
     /// Whether they are proven to be the same now, if they were read after `read_at`.
@@ -281,8 +281,8 @@ impl Indexes {
     }
 }
 
-fn unreadable(store: &Store, why: &Refusal) -> Damage {
-    let file = store.root.to_string_lossy().into_owned();
+fn unreadable(store: &Arc<dyn AgentStore>, why: &Refusal) -> Damage {
+    let file = store.root().to_string_lossy().into_owned();
     Damage::unread(file, why)
 }
 
@@ -301,7 +301,7 @@ impl Catalog {
     /// Looks at every store now, except at those of which everything is heard and nothing was.
     pub(super) fn look(&self) -> Arc<Snapshot> {
         self.watch.follow_moved_stores();
-        let any_covered = (0..self.stores.len()).any(|store| self.watch.covers(store));
+        let any_covered = (0..self.stores().len()).any(|store| self.watch.covers(store));
         let caught_up = any_covered && self.watch.catch_up();
         let quiet = |seen: &Snapshot, store: usize, heard: &[u64]| {
             caught_up && self.watch.covers(store) && heard.get(store) == Some(&seen.heard_of(store))
@@ -309,7 +309,8 @@ impl Catalog {
         {
             let seen = self.seen.read();
             let heard = self.watch.heard();
-            if (0..self.stores.len()).all(|store| quiet(&seen, store, &heard)) && !self.stores.is_empty() {
+            if (0..self.stores().len()).all(|store| quiet(&seen, store, &heard)) && !self.stores().is_empty()
+            {
                 return seen.clone();
             }
         }
@@ -317,33 +318,19 @@ impl Catalog {
         let previous = self.seen.read().clone();
         let heard = self.watch.heard();
         let at = crate::transcript::clock();
-        let mut found = Vec::with_capacity(self.stores.len());
-        for (number, (store, before)) in self.stores.iter().zip(&previous.found).enumerate() {
-            let unchanged = || {
-                quiet(&previous, number, &heard)
-                    // A store with very many sessions must not cost a new list at each look.
-                    || store.agent.unchanged(&store.root, before)
-            };
-            if unchanged() {
+        let mut found = Vec::with_capacity(self.stores().len());
+        for (number, (store, before)) in self.stores().iter().zip(&previous.found).enumerate() {
+            if quiet(&previous, number, &heard) {
                 found.push(before.clone());
                 continue;
             }
-            let mut now = match store.agent.discover(&store.root, before) {
-                Ok(now) => now,
+            let now = store.discover().unwrap_or_else(|refusal| {
                 // The other stores have nothing to do with it.
-                Err(refusal) => {
-                    Discovery { problems: vec![unreadable(store, &refusal)], ..Default::default() }
-                }
-            };
-            for session in &mut now.sessions {
-                // What did not change is in memory once.
-                if let Some(known) = previous.by_key.get(&session.key).filter(|known| *known == session) {
-                    *session = known.clone();
-                }
-            }
+                Arc::new(Discovery { problems: vec![unreadable(store, &refusal)], ..Default::default() })
+            });
             let nothing = |found: &Discovery| found.directories.is_empty() && found.sessions.is_empty();
             let same = nothing(&now) && nothing(before) && now.problems == before.problems;
-            found.push(if same { before.clone() } else { Arc::new(now) });
+            found.push(if same { before.clone() } else { now });
         }
         if !found.is_empty()
             && found.iter().zip(&previous.found).all(|(now, before)| Arc::ptr_eq(now, before))
@@ -351,7 +338,7 @@ impl Catalog {
             previous.is_true_until(&heard);
             return previous;
         }
-        let seen = Arc::new(Snapshot::of(found, &self.stores, at, &previous, &heard));
+        let seen = Arc::new(Snapshot::of(found, &self.stores(), at, &previous, &heard));
         self.see(&seen);
         seen
     }
@@ -406,7 +393,7 @@ impl Catalog {
 
     /// Whether every change of a store that is there will be heard.
     pub(super) fn everything_is_heard(&self, seen: &Snapshot) -> bool {
-        (0..self.stores.len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
+        (0..self.stores().len()).all(|store| self.watch.covers(store) || seen.is_absent(store))
     }
 
     /// Whether `path` is a project that has sessions now, or leads to one. Much cheaper than a listing where
@@ -428,9 +415,9 @@ impl Catalog {
     /// now. `None`: look again.
     pub(super) fn still_there(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         session.first_prompt.as_ref()?; // without one, the name may change with the first prompt
-        let agent = self.agent_of(&session.key).ok()?;
-        let updated = agent.updated(session).ok()??;
-        if !agent.is_current(session).ok()? {
+        let store = self.store_of(&session.key).ok()?;
+        let updated = store.updated(session).ok()??;
+        if !store.is_current(session).ok()? {
             return None;
         }
         Some(match updated == session.updated {

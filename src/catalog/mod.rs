@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
-use crate::agents::{self, Agent};
+use crate::agents::{self, AgentStore};
 use crate::host::Environment;
 use crate::host::processes::Running;
 use crate::session::{AgentKind, History, Refusal, Result, Session, SessionKey, Turn, Writer};
@@ -41,21 +41,6 @@ type Stamps = Vec<(PathBuf, Option<transcript::Stamp>)>;
 /// How long the answer to "who runs" is good for.
 const RUNNING_GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// A store of one agent.
-#[derive(Clone)]
-pub struct Store {
-    pub agent: &'static dyn Agent,
-    /// Absolute.
-    pub root: Arc<Path>,
-}
-
-impl Store {
-    /// Whether this session is in it.
-    fn holds(&self, key: &SessionKey) -> bool {
-        self.root == key.root && self.agent.kind() == key.agent
-    }
-}
-
 /// Which stores to use.
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
@@ -67,8 +52,8 @@ pub struct StoreOptions {
 
 /// A session and its history as they are on disk now.
 pub struct View {
-    /// What knows the store that the session is in.
-    pub agent: &'static dyn Agent,
+    /// The store that the session is in.
+    pub store: Arc<dyn AgentStore>,
     pub session: Arc<Session>,
     pub history: History,
     /// Who has the session open, where the last turn has no end: the turn's status follows from it. Asked at
@@ -127,7 +112,7 @@ impl View {
 
 /// The catalog. Shared by all threads; no lock is held over the reading of another session.
 pub struct Catalog {
-    stores: Vec<Store>,
+    stores: RwLock<Arc<[Arc<dyn AgentStore>]>>,
     /// The last look at every store. The write lock is held for the exchange only.
     seen: RwLock<Arc<listing::Snapshot>>,
     /// One look at a time: whoever waits takes the result of a look that began after it asked.
@@ -146,17 +131,16 @@ impl Catalog {
     /// The catalog of the stores in this environment. Nothing is read yet.
     pub fn new(env: &Environment, options: &StoreOptions) -> Catalog {
         let wanted = |kind: &AgentKind| options.only.is_empty() || options.only.contains(kind);
-        let mut stores: Vec<Store> = Vec::new();
+        let mut stores: Vec<Arc<dyn AgentStore>> = Vec::new();
         for kind in AgentKind::ALL.into_iter().filter(wanted) {
-            let agent = agents::agent(kind);
             let given = options.places.iter().filter(|(of, _)| *of == kind).map(|(_, place)| place.clone());
             let mut places: Vec<PathBuf> = given.collect();
             if places.is_empty() {
-                places.extend(agent.place(env));
+                places.extend((agents::agent(kind).place)(env));
             }
             // A relative place means the directory it was said in; the daemon's own one is `/`.
             let absolute = places.into_iter().filter_map(|place| std::path::absolute(place).ok());
-            stores.extend(absolute.map(|root| Store { agent, root: root.into() }));
+            stores.extend(absolute.map(|root| agents::open(kind, root)));
         }
         Catalog {
             seen: RwLock::new(Arc::new(listing::Snapshot::nothing(&stores))),
@@ -164,7 +148,7 @@ impl Catalog {
             is_for_one_command: false,
             running: Mutex::default(),
             watch: watch::Watch::new(&stores),
-            stores,
+            stores: RwLock::new(stores.into()),
             looking: Mutex::new(()),
             views: views::Views::default(),
         }
@@ -175,8 +159,8 @@ impl Catalog {
         Catalog { is_for_one_command: true, ..Catalog::new(env, options) }
     }
 
-    pub fn stores(&self) -> &[Store] {
-        &self.stores
+    pub fn stores(&self) -> Arc<[Arc<dyn AgentStore>]> {
+        self.stores.read().clone()
     }
 
     /// All sessions, as they are on disk now; costs stats only while nothing changed. What cannot be listed is
@@ -231,7 +215,7 @@ impl Catalog {
     /// # Errors
     /// What prevents reading; damage is a state of the view's history.
     pub fn view(&self, key: &SessionKey) -> Result<Arc<View>> {
-        self.views.view(self.agent_of(key)?, key, || self.session(key), &|| self.running())
+        self.views.view(&self.store_of(key)?, key, || self.session(key), &|| self.running())
     }
 
     /// As [`Catalog::view`], of a session of a listing that was made a moment ago: which files it consists of is
@@ -242,7 +226,7 @@ impl Catalog {
     pub fn view_listed(&self, session: &Arc<Session>) -> Result<Arc<View>> {
         let listed = std::cell::Cell::new(Some(session.clone()));
         let now = || listed.take().map_or_else(|| self.session(&session.key), Ok);
-        self.views.view(self.agent_of(&session.key)?, &session.key, now, &|| self.running())
+        self.views.view(&self.store_of(&session.key)?, &session.key, now, &|| self.running())
     }
 
     /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:
@@ -309,17 +293,17 @@ impl Catalog {
     /// # Errors
     /// What prevents listing them.
     pub fn subagents(&self, session: &Session) -> Result<Vec<Arc<Session>>> {
-        let found = self.agent_of(&session.key)?.subagents(session)?;
+        let found = self.store_of(&session.key)?.subagents(session)?;
         Ok(found.into_iter().map(Arc::new).collect())
     }
 
-    /// What knows the store that this session is in.
+    /// The store that this session is in.
     ///
     /// # Errors
     /// [`Refusal::NotFound`] when the catalog has no such store.
-    pub fn agent_of(&self, key: &SessionKey) -> Result<&'static dyn Agent> {
-        let store = self.stores.iter().find(|store| store.holds(key));
-        store.map(|store| store.agent).ok_or_else(|| gone(key))
+    pub fn store_of(&self, key: &SessionKey) -> Result<Arc<dyn AgentStore>> {
+        let stores = self.stores();
+        stores.iter().find(|store| store.holds(key)).cloned().ok_or_else(|| gone(key))
     }
 
     /// Forgets what is known of a session's history (after an own write).
@@ -330,7 +314,9 @@ impl Catalog {
     /// Forgets all histories and looks at every store anew: after a panic nothing in memory is believed.
     pub fn forget_all(&self) {
         self.views.forget_all();
-        self.stores.iter().for_each(|store| store.agent.forget());
+        let anew =
+            self.stores().iter().map(|store| agents::open(store.kind(), store.root().clone())).collect();
+        *self.stores.write() = anew;
         self.seen.read().distrust();
     }
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::stamps::{Names, are_true, stamps};
 use super::{Stamps, View};
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::host::processes::Running;
 use crate::render;
 use crate::session::{History, Refusal, Result, Session, SessionKey, State, Turn, TurnStatus};
@@ -76,7 +76,7 @@ impl Views {
     /// something has to be. `running`: who runs now; asked only where the last turn has no end.
     pub fn view(
         &self,
-        agent: &'static dyn Agent,
+        store: &Arc<dyn AgentStore>,
         key: &SessionKey,
         session: impl Fn() -> Result<Arc<Session>>,
         running: &dyn Fn() -> Arc<Running>,
@@ -97,7 +97,7 @@ impl Views {
         }
         for _ in 0..ATTEMPTS {
             let mut passes = slot.passes.lock();
-            let read = Known::read(agent, session()?, previous.as_deref(), &mut passes, doubts, running)?;
+            let read = Known::read(store, session()?, previous.as_deref(), &mut passes, doubts, running)?;
             if let Some(fresh) = read {
                 drop(passes);
                 let view = fresh.view.clone();
@@ -197,7 +197,7 @@ impl Known {
     /// Reads the session; `None` if it changed meanwhile. `previous`: the last view of it, since which
     /// `passes` were not settled.
     fn read(
-        agent: &'static dyn Agent,
+        store: &Arc<dyn AgentStore>,
         session: Arc<Session>,
         previous: Option<&View>,
         passes: &mut Passes,
@@ -210,7 +210,7 @@ impl Known {
         let before = stamps(&session.key, &ground, &files)?;
         let mut names = Names::read(&session.key, &ground)?;
         passes.begin();
-        let history = match agent.load_again(&session, passes) {
+        let history = match store.load_again(&session, passes) {
             // A file that was listed was gone when it was to be read: a cut by another process.
             Err(Refusal::Changed { .. }) => return Ok(None),
             loaded => loaded?,
@@ -244,7 +244,7 @@ impl Known {
         let evidence = Arc::new(passes.evidence());
         passes.settle();
         let view = View {
-            agent,
+            store: store.clone(),
             session,
             history,
             writer: None,
@@ -286,7 +286,7 @@ impl Known {
         if !self.names.are_true(key, &self.ground)? || !are_true(&self.stamps, key, &self.ground)? {
             return Ok(false);
         }
-        if !self.view.agent.is_current(&self.view.session)? {
+        if !self.view.store.is_current(&self.view.session)? {
             return Ok(false);
         }
         if self.is_proven() {
@@ -346,8 +346,8 @@ impl Known {
         if !open || !readable {
             return;
         }
-        let View { agent, session, history, writer: before, .. } = &*self.view;
-        let writer = agent.writer(session, history, &running());
+        let View { store, session, history, writer: before, .. } = &*self.view;
+        let writer = store.writer(session, history, &running());
         if writer == *before {
             return;
         }
@@ -363,7 +363,7 @@ impl Known {
             turn.text_len = body + render::heading_len(turn);
         }
         self.view = Arc::new(View {
-            agent: *agent,
+            store: store.clone(),
             session: session.clone(),
             history,
             writer,

@@ -17,8 +17,7 @@ use notify::event::{EventKind, ModifyKind, RenameMode};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::{Condvar, Mutex};
 
-use super::Store;
-use crate::agents::Discovery;
+use crate::agents::{AgentStore, Discovery};
 use crate::host::mountinfo::{self, MountEntry};
 use crate::transcript::metrics::count_event;
 use crate::transcript::{StoreDir, file_system_is_tested};
@@ -107,9 +106,9 @@ pub enum Watching {
 }
 
 impl Watch {
-    pub fn new(stores: &[Store]) -> Watch {
-        let heard = |store: &Store| Heard {
-            root: store.root.clone(),
+    pub fn new(stores: &[Arc<dyn AgentStore>]) -> Watch {
+        let heard = |store: &Arc<dyn AgentStore>| Heard {
+            root: store.root().clone(),
             events: AtomicU64::new(0),
             unsettled: AtomicU64::new(0),
             covered: AtomicU64::new(0),

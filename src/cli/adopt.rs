@@ -55,7 +55,7 @@ impl Task<'_> {
         let view = self.catalog.view(&listed.session.key)?;
         let session = &view.session;
         let is_there = |id: &str| self.has(session.key.agent, id);
-        match cut::adopt(self.state, session, &view.history, self.new, &is_there)? {
+        match cut::adopt(&*view.store, self.state, session, &view.history, self.new, &is_there)? {
             Adopted::Now { id } => writeln!(out, "{}", crate::render::one_line(&id))?,
             Adopted::Before { id } => output::warn(&copied_before(session, &id)),
         }
@@ -72,7 +72,7 @@ impl Task<'_> {
             return Ok(());
         }
         let last = history.last_finished()?;
-        view.agent.plan_fork(session, history, last, Some(self.new))?;
+        view.store.plan_fork(session, history, last, Some(self.new))?;
         let title = crate::session::title(session, Some(history));
         let title = output::headline(title.as_deref().unwrap_or_default(), TITLE);
         let turns = crate::session::turns(last + 1);

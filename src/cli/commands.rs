@@ -43,7 +43,8 @@ pub fn redo(args: &RedoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         }
         (Number::This(number), _) => Some(number),
     };
-    let (number, back) = cut::redo(&state, &session, number, args.force)?;
+    let store = catalog.store_of(&session.key)?;
+    let (number, back) = cut::redo(&*store, &state, &session, number, args.force)?;
     writeln!(out, "brought back {} (undo {number})", turns(back))?;
     Ok(Exit::Done)
 }
@@ -63,7 +64,10 @@ pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         None | Some(Number::Last) => None,
     };
     let id = match branch {
-        Some(number) => cut::fork_undone(&state, &session, number, asked)?.0,
+        Some(number) => {
+            let store = catalog.store_of(&session.key)?;
+            cut::fork_undone(&*store, &state, &session, number, asked)?.0
+        }
         None => {
             let view = catalog.view(&session.key)?;
             let n = match asked {
@@ -71,7 +75,7 @@ pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
                 None => view.history.last_finished()?,
                 Some(n) => view.history.turn(n)?.n,
             };
-            cut::fork(&state, &view.session, &view.history, n)?
+            cut::fork(&*view.store, &state, &view.session, &view.history, n)?
         }
     };
     // The id and nothing else: `$(turnfs fork ...)`.
@@ -85,7 +89,7 @@ pub fn rescue(args: &RescueArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let session = session_arg::find(&catalog, &args.session)?.session("rescue")?;
     let state = stores::recovered_state()?;
     let view = catalog.view(&session.key)?;
-    let (id, kept) = cut::rescue(&state, &view.session, &view.history)?;
+    let (id, kept) = cut::rescue(&*view.store, &state, &view.session, &view.history)?;
     // The id and nothing else: `$(turnfs rescue ...)`.
     writeln!(out, "{}", render::one_line(&id))?;
     let these = match kept {

@@ -125,25 +125,25 @@ fn stores(catalog: &Catalog) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     let mut closed = Vec::new();
-    for store in catalog.stores() {
-        let named = format!("{}: {}", store.agent.kind(), store.root.display());
-        match std::fs::read_dir(&store.root) {
+    for store in catalog.stores().iter() {
+        let named = format!("{}: {}", store.kind(), store.root().display());
+        match std::fs::read_dir(store.root()) {
             Ok(_) => findings.push(ok(named)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => findings.push(warn(
                 format!("{named} is not there"),
-                format!("fine if {} was never used; else name its place with --store", store.agent.kind()),
+                format!("fine if {} was never used; else name its place with --store", store.kind()),
             )),
             Err(error) => {
-                closed.push(store.agent.kind());
-                let cure = format!("sudo chown -R $USER {}", store.root.display());
+                closed.push(store.kind());
+                let cure = format!("sudo chown -R $USER {}", store.root().display());
                 findings.push(fail(format!("{named} cannot be read: {error}"), cure));
             }
         }
     }
     let listing = catalog.listing();
     let count = |agent| listing.all().iter().filter(|(_, of)| of.session.key.agent == agent).count();
-    for store in catalog.stores() {
-        let agent = store.agent.kind();
+    for store in catalog.stores().iter() {
+        let agent = store.kind();
         findings.push(ok(format!("{agent}: {}", counted(count(agent) as u64, "session"))));
         findings.extend(unreadable(agent, &listing));
     }

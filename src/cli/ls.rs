@@ -110,7 +110,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<Refusal>) 
         Ok(view) => {
             let history = &view.history;
             let turns = history.readable().is_ok().then_some(history.turns.len());
-            let writer = view.agent.writer(session, history, &catalog.running());
+            let writer = view.store.writer(session, history, &catalog.running());
             (history.state.name(), turns, writer)
         }
         Err(refusal) => (State::of_unread(refusal).name(), None, None),

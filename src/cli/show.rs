@@ -138,7 +138,7 @@ fn json(
 ) -> Result<Exit, Failure> {
     let session = &view.session;
     let shown = |turn: &&Turn| {
-        let prompt = turn.prompt.as_ref().map(|_| view.agent.prompt(session, turn, &span(turn)?));
+        let prompt = turn.prompt.as_ref().map(|_| view.store.prompt(session, turn, &span(turn)?));
         Ok(TurnShown {
             n: turn.n,
             prompt: prompt.transpose()?,
@@ -209,7 +209,7 @@ fn print_turns(turns: &[Turn], history: Option<&History>, out: &mut dyn Write) -
 /// The same text as the turns' files in a mount.
 fn print_text(view: &View, turns: &[&Turn], span: Span<'_>, out: &mut dyn Write) -> Result<Exit, Failure> {
     for turn in turns {
-        out.write_all(agents::turn_text(view.agent, &view.session, turn, &span(turn)?)?.as_bytes())?;
+        out.write_all(agents::turn_text(&*view.store, &view.session, turn, &span(turn)?)?.as_bytes())?;
     }
     Ok(Exit::Done)
 }

@@ -50,7 +50,7 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let state = stores::recovered_state()?;
     let view = catalog.view(&session.key)?;
     let n = show::turn(&view.history, args.n)?.n;
-    let done = cut::undo(&state, &view.session, &view.history, n, args.force)?;
+    let done = cut::undo(&*view.store, &state, &view.session, &view.history, n, args.force)?;
     let (keeps, drops) = (turns(done.keeps), turns(done.drops));
     writeln!(
         out,
@@ -68,7 +68,7 @@ fn plan(view: &View, n: u32) -> Result<Planned, Failure> {
     let history = &view.history;
     let point: &CutPoint = history.undo_point(n)?;
     // What would be refused is refused here, too: an archived thread, a file that another session needs.
-    view.agent.plan_undo(&view.session, history, n)?;
+    view.store.plan_undo(&view.session, history, n)?;
     let keeps = history.turns_kept(n);
     let files = point.kept.iter().map(|kept| FileKept {
         file: in_session(&view.session, &kept.file),

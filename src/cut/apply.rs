@@ -13,12 +13,12 @@ use super::lease::HeldLocks;
 use super::row;
 use super::scan::Scan;
 use super::several_names::{self, new_name as temporary_name};
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::session::{Refusal, Result};
 
 /// Where changes are made: the store, with the hands that hold its files, and the undo's directory.
 pub(super) struct ApplyContext<'a> {
-    pub agent: &'a dyn Agent,
+    pub agent: &'a dyn AgentStore,
     pub store: &'a Tree,
     pub hands: &'a HeldLocks,
     /// `None` for a fork, which changes no file that is there.

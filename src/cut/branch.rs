@@ -16,7 +16,7 @@ use super::scan::Scan;
 use super::state::{BRANCH, Locked, StateDir, undone_dir};
 use super::undone;
 use super::verify::Proof;
-use crate::agents::{Agent, Discovery};
+use crate::agents::{self, AgentStore};
 use crate::session::{
     FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SqlValue, Turn, TurnDetail, TurnStatus,
 };
@@ -28,7 +28,7 @@ use crate::session::{
 /// [`Refusal::NoSuchUndo`], [`Refusal::NotInBranch`]; [`Refusal::Lost`] where the state before the undo cannot be put
 /// together any more; and as every fork. Nothing is left behind.
 pub(super) fn fork(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     number: u32,
@@ -105,7 +105,7 @@ type Version = Vec<Piece>;
 
 /// A copy that is to be made.
 struct Copy<'a> {
-    agent: &'a dyn Agent,
+    agent: &'a dyn AgentStore,
     store: &'a Tree,
     locked: &'a Locked,
     number: u32,
@@ -129,9 +129,14 @@ impl Copy<'_> {
             let from = Open::of(companion.content, self.store.path().join(&companion.file));
             copy.create(&companion.file)?.copy_from(&from, 0, from.len()?, 0)?;
         }
-        let found = self.agent.discover(copy.path(), &Discovery::default())?.sessions;
-        let then = found.iter().find(|found| found.id == session.id).ok_or_else(|| self.lost("its files"))?;
-        let mut history = self.agent.load(then)?;
+        let store = agents::open(self.agent.kind(), copy.path());
+        let found = store.discover()?;
+        let then = found
+            .sessions
+            .iter()
+            .find(|found| found.id == session.id)
+            .ok_or_else(|| self.lost("its files"))?;
+        let mut history = store.load(then)?;
         history.readable()?;
         let same = |old: &Turn| history.turns.get(old.n as usize).is_some_and(|new| new.prompt == old.prompt);
         if !removed.iter().all(same) || (!record.grew && history.turns.len() as u32 != record.turns_before) {

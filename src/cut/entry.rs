@@ -5,12 +5,13 @@
 //! Everything here happens while the caller holds the index's lock.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::disk::{Tree, temporary};
 use super::journal::{Direction, EntryChange, Record, StoreLock};
 use super::lease::{HeldByWriter, HeldLocks, OnWriter};
 use super::state::Locked;
-use crate::agents::{self, Agent, SharedIndex};
+use crate::agents::{self, AgentStore, SharedIndex};
 use crate::session::{Entry, IndexEdit, Lock, Plan, Refusal, Result};
 
 impl Direction {
@@ -28,7 +29,7 @@ impl Direction {
 
 /// What a plan makes of its session's entry, out of the index as it is now.
 pub(super) fn resolve<Made>(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     store: &Tree,
     plan: &Plan<Made>,
 ) -> Result<Option<EntryChange>> {
@@ -43,7 +44,7 @@ pub(super) fn resolve<Made>(
 
 /// Whether the entry is what the change makes of it.
 pub(super) fn is_applied(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     store: &Tree,
     change: &EntryChange,
     direction: Direction,
@@ -54,7 +55,7 @@ pub(super) fn is_applied(
 }
 
 /// Whether the session has an entry.
-pub(super) fn is_there(agent: &dyn Agent, store: &Tree, change: &EntryChange) -> Result<bool> {
+pub(super) fn is_there(agent: &dyn AgentStore, store: &Tree, change: &EntryChange) -> Result<bool> {
     Ok(form(agent)?.find(&read(store, &change.index)?, &change.id)?.is_some())
 }
 
@@ -63,7 +64,7 @@ pub(super) fn is_there(agent: &dyn Agent, store: &Tree, change: &EntryChange) ->
 /// # Errors
 /// [`Refusal::Changed`] if the entry is no longer what it was; nothing was done then.
 pub(super) fn apply(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     store: &Tree,
     change: &EntryChange,
     direction: Direction,
@@ -82,7 +83,7 @@ pub(super) fn apply(
 
 /// Takes the change back if it was made. A sentence if there was something to tell.
 pub(super) fn roll_back(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     store: &Tree,
     change: &EntryChange,
     direction: Direction,
@@ -117,15 +118,16 @@ pub(super) fn locks(store: &Tree, record: &Record) -> Result<HeldLocks> {
     })
 }
 
-/// The agent that a session of the state directory belongs to.
-pub(super) fn agent_of(locked: &Locked) -> Result<&'static dyn Agent> {
+/// The store, opened, that a session of the state directory is in.
+pub(super) fn agent_of(locked: &Locked) -> Result<Arc<dyn AgentStore>> {
     let identity = locked.folder.identity()?;
-    let kind = identity.and_then(|identity| identity.agent.parse().ok());
+    let of_known_kind = identity.and_then(|identity| Some((identity.agent.parse().ok()?, identity.root)));
     let unknown = || Refusal::Unsupported { what: "the agent of an interrupted cut".into() };
-    Ok(agents::agent(kind.ok_or_else(unknown)?))
+    let (kind, root) = of_known_kind.ok_or_else(unknown)?;
+    Ok(agents::open(kind, root))
 }
 
-fn form(agent: &dyn Agent) -> Result<&dyn SharedIndex> {
+fn form(agent: &dyn AgentStore) -> Result<&dyn SharedIndex> {
     agent.shared_index().ok_or_else(|| Refusal::Internal {
         what: format!("an entry is to be changed, and {} has no shared index", agent.kind()),
     })

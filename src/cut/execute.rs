@@ -20,11 +20,11 @@ use super::transaction::{Cut, Prepared};
 use super::undone::{self, Turns};
 use super::verify::{self, Expected, is_rebuilt};
 use super::writers::{look_for_writer, take_hands};
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::session::{History, Lock, Refusal, Result, Rows, Session, Turn};
 
 pub(super) fn undo(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     seen: &History,
@@ -105,7 +105,7 @@ pub(super) fn undo(
 }
 
 pub(super) fn redo(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     number: Option<u32>,
@@ -189,7 +189,7 @@ fn early<'a>(store: &'a Tree, rows: Option<&'a Rows>, direction: Direction) -> R
 
 /// The turns that a forced undo removes or keeps: with those that were written since the session was
 /// seen, if it reads well now.
-fn turns_now(agent: &dyn Agent, store: &Tree, session: &Session, seen: &History) -> Vec<Turn> {
+fn turns_now(agent: &dyn AgentStore, store: &Tree, session: &Session, seen: &History) -> Vec<Turn> {
     let grew = seen.files.iter().any(|view| {
         let now = store.stat(&view.file).ok().flatten().map(|facts| facts.st_size as u64);
         now > view.len

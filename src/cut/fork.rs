@@ -24,11 +24,11 @@ use super::state::{Locked, StateDir};
 use super::transaction::{Cut, Prepared};
 use super::verify::{self, Expected, Proof, is_rebuilt};
 use super::writers::take_hands;
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::session::{Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey};
 
 pub(super) fn fork(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     seen: &History,
@@ -44,7 +44,7 @@ pub(super) fn fork(
 /// The copy of the whole session in `project`, and whether it was there before: made by an earlier call, and
 /// `is_there` says that it still is.
 pub(super) fn adopt(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     seen: &History,
@@ -74,7 +74,7 @@ pub(super) fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)
 
 /// A fork whose plan is made.
 pub(super) struct Fork<'a> {
-    pub agent: &'a dyn Agent,
+    pub agent: &'a dyn AgentStore,
     pub store: &'a Tree,
     /// Where the files are that the plan copies from: the store, or a copy of the session as it was.
     pub source: &'a Tree,

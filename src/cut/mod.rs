@@ -50,7 +50,7 @@ pub use undone::{Undone, undone, undone_span};
 
 use std::path::Path;
 
-use crate::agents::agent;
+use crate::agents::AgentStore;
 use crate::session::{History, Refusal, Result, Session, time_of_writing};
 use verify::Proof;
 
@@ -72,9 +72,16 @@ pub struct UndoDone {
 /// # Errors
 /// The store is as before whenever an error is returned, except [`Refusal::NotPutBack`]: then its journal stays, and the
 /// next recovery tries again.
-pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: bool) -> Result<UndoDone> {
+pub fn undo(
+    agent: &dyn AgentStore,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    n: u32,
+    force: bool,
+) -> Result<UndoDone> {
     time_of_writing()?;
-    execute::undo(agent(session.key.agent), state, session, seen, n, force)
+    execute::undo(agent, state, session, seen, n, force)
 }
 
 /// Brings back what an undo removed, byte for byte: the latest, or the one with this number.
@@ -83,18 +90,30 @@ pub fn undo(state: &StateDir, session: &Session, seen: &History, n: u32, force: 
 /// # Errors
 /// [`Refusal::NothingToRedo`];
 /// [`Refusal::MovedOn`] when anything changed since. The store is as before, except with [`Refusal::NotPutBack`].
-pub fn redo(state: &StateDir, session: &Session, number: Option<u32>, force: bool) -> Result<(u32, u32)> {
+pub fn redo(
+    agent: &dyn AgentStore,
+    state: &StateDir,
+    session: &Session,
+    number: Option<u32>,
+    force: bool,
+) -> Result<(u32, u32)> {
     time_of_writing()?;
-    execute::redo(agent(session.key.agent), state, session, number, force)
+    execute::redo(agent, state, session, number, force)
 }
 
 /// Makes a new session with the turns 0..=n of `session`; returns its id.
 ///
 /// # Errors
 /// Nothing is left behind whenever an error is returned, except with [`Refusal::NotPutBack`].
-pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Result<String> {
+pub fn fork(
+    agent: &dyn AgentStore,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    n: u32,
+) -> Result<String> {
     time_of_writing()?;
-    fork::fork(agent(session.key.agent), state, session, seen, n, Proof::Turns)
+    fork::fork(agent, state, session, seen, n, Proof::Turns)
 }
 
 /// Makes a new session of what undo `number` removed: the turns that were kept then and the removed ones up to `n`
@@ -104,13 +123,14 @@ pub fn fork(state: &StateDir, session: &Session, seen: &History, n: u32) -> Resu
 /// [`Refusal::NoSuchUndo`], [`Refusal::NotInBranch`]; [`Refusal::Lost`] where the state before the undo cannot be
 /// put together any more. Nothing is left behind whenever an error is returned.
 pub fn fork_undone(
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     number: u32,
     n: Option<u32>,
 ) -> Result<(String, u32)> {
     time_of_writing()?;
-    branch::fork(agent(session.key.agent), state, session, number, n)
+    branch::fork(agent, state, session, number, n)
 }
 
 /// Makes a new session of a damaged one's turns that end before the first damage: as many as can be proved
@@ -119,13 +139,18 @@ pub fn fork_undone(
 /// # Errors
 /// [`Refusal::NothingToRescue`]. The damaged session is as before in any case, and nothing is left behind
 /// whenever an error is returned.
-pub fn rescue(state: &StateDir, session: &Session, seen: &History) -> Result<(String, u32)> {
+pub fn rescue(
+    agent: &dyn AgentStore,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+) -> Result<(String, u32)> {
     time_of_writing()?;
     let salvaged = seen.salvaged()?;
     let mut why = None;
     for n in (0..salvaged.turns.len() as u32).rev() {
         let keeps = salvaged.turns_kept(n + 1);
-        match fork::fork(agent(session.key.agent), state, session, &salvaged, n, Proof::Sound) {
+        match fork::fork(agent, state, session, &salvaged, n, Proof::Sound) {
             Ok(id) => return Ok((id, keeps)),
             // Behind a damage it may not be certain what belongs to the turn; before the turn it may be.
             Err(
@@ -161,6 +186,7 @@ pub enum Adopted {
 /// # Errors
 /// As [`fork`]; nothing is left behind in the store (turnfs's own note of the copy stays, which then names none).
 pub fn adopt(
+    agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     seen: &History,
@@ -168,7 +194,7 @@ pub fn adopt(
     is_there: &dyn Fn(&str) -> bool,
 ) -> Result<Adopted> {
     time_of_writing()?;
-    let made = fork::adopt(agent(session.key.agent), state, session, seen, project, is_there)?;
+    let made = fork::adopt(agent, state, session, seen, project, is_there)?;
     Ok(match made {
         (id, false) => Adopted::Now { id },
         (id, true) => Adopted::Before { id },

@@ -10,7 +10,7 @@ use super::journal::SessionIdentity;
 use super::recover::recover_session;
 use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
-use crate::agents::{self, Discovery};
+use crate::agents;
 use crate::session::{AgentKind, Result};
 
 /// A backup that was pruned, or would be.
@@ -92,7 +92,7 @@ fn is_gone(folder: &Folder, identity: &SessionIdentity) -> Result<bool> {
         }
     }
     let Ok(kind) = identity.agent.parse::<AgentKind>() else { return Ok(false) };
-    let found = agents::agent(kind).discover(&identity.root, &Discovery::default());
+    let found = agents::open(kind, &*identity.root).discover();
     Ok(found.is_ok_and(|found| found.sessions.iter().all(|session| session.id != identity.id)))
 }
 

@@ -21,7 +21,7 @@ use super::several_names;
 use super::state::{BAD_JOURNAL, BRANCH, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::transaction::{leases_for, remove_journal, roll_back};
 use super::undone;
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::session::{Refusal, Result};
 
 /// Finishes or rolls back what a crash left half done; one sentence for each. Called by each
@@ -133,7 +133,7 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
         return Ok(Vec::new());
     }
     let backup = locked.tree().sub(&dir)?;
-    let agent = entry::agent_of(locked)?;
+    let agent = &*entry::agent_of(locked)?;
     let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
     let context = ApplyContext { agent, store, hands: &hands, backup: Some(&backup) };
@@ -177,7 +177,7 @@ fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
 
 /// A fork that is complete stays, any other one goes.
 fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<String> {
-    let agent = entry::agent_of(locked)?;
+    let agent = &*entry::agent_of(locked)?;
     let hands = match record.entry() {
         Some(_) => entry::locks(store, record)?,
         None => HeldLocks::default(),
@@ -201,7 +201,7 @@ fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Res
 
 /// What a fork is called that is complete: its directory is at its place; or the index has its entry; or, where no
 /// entry makes it count, all its files are there, which its agent finds without their row and may have begun to work in.
-fn complete_fork(agent: &dyn Agent, store: &Tree, record: &Record) -> Result<Option<String>> {
+fn complete_fork(agent: &dyn AgentStore, store: &Tree, record: &Record) -> Result<Option<String>> {
     let entry = record.entry();
     for change in &record.changes {
         match change {

@@ -14,13 +14,13 @@ use super::lease::{HeldLocks, OnWriter};
 use super::row;
 use super::state::{JOURNAL, Locked, undone_dir};
 use super::undone;
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::session::{FileHash, Refusal, Result};
 
 /// A cut whose journal is written.
 #[derive(Clone, Copy)]
 pub(super) struct Cut<'a> {
-    pub agent: &'a dyn Agent,
+    pub agent: &'a dyn AgentStore,
     pub store: &'a Tree,
     pub locked: &'a Locked,
     /// The undo's directory; a fork has none.

@@ -7,7 +7,7 @@ use super::disk::Tree;
 use super::lease::{HeldByWriter, HeldLocks, OnWriter};
 use super::state::Locked;
 use super::undone;
-use crate::agents::Agent;
+use crate::agents::AgentStore;
 use crate::host::processes;
 use crate::session::{History, Lock, Refusal, Result, Session, Writer};
 
@@ -19,7 +19,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 /// # Errors
 /// [`Refusal::Live`] or [`Refusal::Locked`] with who has them.
 pub(super) fn take_hands(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     store: &Tree,
     locks: &[Lock],
     force: bool,
@@ -45,13 +45,13 @@ pub(super) fn take_hands(
     })
 }
 
-fn live(agent: &dyn Agent, pid: Option<u32>, evidence: String, asked: &str) -> Refusal {
+fn live(agent: &dyn AgentStore, pid: Option<u32>, evidence: String, asked: &str) -> Refusal {
     Refusal::Live { writer: Writer { agent: agent.kind(), pid, evidence }, asked: asked.to_owned() }
 }
 
 /// Refuses if the agent seems to be at work in the session, or a file grows between two looks.
 pub(super) fn look_for_writer(
-    agent: &dyn Agent,
+    agent: &dyn AgentStore,
     store: &Tree,
     locked: &Locked,
     session: &Session,

@@ -92,7 +92,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
         return already_mounted(report, &path, &running);
     };
     let notes = Notes::in_dir(mounts);
-    let mut hidden: Vec<PathBuf> = catalog.stores().iter().map(|store| store.root.to_path_buf()).collect();
+    let mut hidden: Vec<PathBuf> = catalog.stores().iter().map(|store| store.root().to_path_buf()).collect();
     hidden.push(state.path().to_owned());
     let spot = match MountPoint::prepare(&path, &hidden, &notes)? {
         MountTarget::Free(spot) => spot,
@@ -297,11 +297,11 @@ fn check_stores(catalog: &Catalog) -> Result<(), Failure> {
     if catalog.stores().is_empty() {
         return Err(Failure::NoStore);
     }
-    for store in catalog.stores() {
-        match std::fs::read_dir(&store.root) {
+    for store in catalog.stores().iter() {
+        match std::fs::read_dir(store.root()) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(Refusal::io("cannot read", &store.root, error).into()),
+            Err(error) => return Err(Refusal::io("cannot read", store.root(), error).into()),
         }
     }
     Ok(())

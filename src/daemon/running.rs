@@ -182,11 +182,12 @@ pub struct StoreDifference {
 
 /// The stores that a catalog made with `options` has.
 pub fn stores(catalog: &Catalog, options: &StoreOptions) -> Vec<RunningStore> {
-    let each = catalog.stores().iter().map(|store| {
-        let agent = store.agent.kind();
+    let stores = catalog.stores();
+    let each = stores.iter().map(|store| {
+        let agent = store.kind();
         RunningStore {
             agent: agent.name().into(),
-            root: (&*store.root).into(),
+            root: (&**store.root()).into(),
             named: options.places.iter().any(|(of, _)| *of == agent),
         }
     });

@@ -164,8 +164,8 @@ impl Fs {
                 let undone = self.undone(session, *number)?;
                 let turn = find(&undone.turns, *n)?;
                 let span = cut::undone_span(&undone, turn)?;
-                let agent = self.catalog.agent_of(&session.key)?;
-                Ok(Text::of(agents::turn_text(agent, &*self.catalog.session(&session.key)?, turn, &span)?))
+                let store = self.catalog.store_of(&session.key)?;
+                Ok(Text::of(agents::turn_text(&*store, &*self.catalog.session(&session.key)?, turn, &span)?))
             }
             Part::UndoneStatus(number) => {
                 Ok(Text::of(super::format::undone_status(&self.undone(session, *number)?)))
@@ -215,7 +215,7 @@ impl Fs {
             Part::Prompt(n) => {
                 let turn = turn(&view.history, *n)?;
                 let span = self.catalog.span(view, turn)?;
-                Ok(view.agent.prompt(&view.session, turn, &span)?.into_bytes())
+                Ok(view.store.prompt(&view.session, turn, &span)?.into_bytes())
             }
             Part::Record(n) => self.catalog.span(view, turn(&view.history, *n)?),
             Part::RecordsHead => {
@@ -232,7 +232,7 @@ impl Fs {
                 view.history.readable()?;
                 self.catalog.prove(view)?;
                 let mut text = String::new();
-                view.agent
+                view.store
                     .context(&view.session, &view.history, &mut |_, item| render::item(&item, &mut text))?;
                 Ok(text.into_bytes())
             }
@@ -242,7 +242,7 @@ impl Fs {
 
     fn turn_text(&self, view: &View, turn: &Turn) -> Result<Vec<u8>> {
         let span = self.catalog.span(view, turn)?;
-        Ok(agents::turn_text(view.agent, &view.session, turn, &span)?.into_bytes())
+        Ok(agents::turn_text(&*view.store, &view.session, turn, &span)?.into_bytes())
     }
 
     /// What `make` makes of a view that is still true afterwards, and that view.

@@ -209,7 +209,7 @@ impl Fs {
         view.history.readable()?;
         Ok(match control {
             Control::Undo => {
-                let refusals = view.agent.undo_refusals(&view.session, &view.history);
+                let refusals = view.store.undo_refusals(&view.session, &view.history);
                 format::undo_plan(&view.session, &view.history, &refusals)
             }
             Control::Redo => format::redo_plan(&cut::undone(&self.state, &session.key)?),
@@ -227,7 +227,7 @@ impl Fs {
             Target::Number(n) => Some(n),
             Target::Last => None,
         };
-        let (id, n) = cut::fork_undone(&self.state, &seen.session, number, n)?;
+        let (id, n) = cut::fork_undone(&*seen.store, &self.state, &seen.session, number, n)?;
         let sentence = format!("done, turns 0 to {n} as before undo {number} are session {id}");
         Ok(Done { sentence, forked: Some(id) })
     }
@@ -241,7 +241,8 @@ impl Fs {
                     Target::Number(n) => n,
                     Target::Last => last()?,
                 };
-                let done = cut::undo(&self.state, &seen.session, &seen.history, n, command.force)?;
+                let done =
+                    cut::undo(&*seen.store, &self.state, &seen.session, &seen.history, n, command.force)?;
                 let mut sentence = format!(
                     "done, {} removed (undone/{}), {} left",
                     turns(done.drops),
@@ -258,7 +259,8 @@ impl Fs {
                     Target::Number(number) => Some(number),
                     Target::Last => None,
                 };
-                let (number, back) = cut::redo(&self.state, &seen.session, number, command.force)?;
+                let (number, back) =
+                    cut::redo(&*seen.store, &self.state, &seen.session, number, command.force)?;
                 let sentence = format!("done, {} of undo {number} back", turns(back));
                 Done { sentence, forked: None }
             }
@@ -267,7 +269,7 @@ impl Fs {
                     Target::Number(n) => n,
                     Target::Last => seen.history.last_finished()?,
                 };
-                let id = cut::fork(&self.state, &seen.session, &seen.history, n)?;
+                let id = cut::fork(&*seen.store, &self.state, &seen.session, &seen.history, n)?;
                 Done { sentence: format!("done, turns 0 to {n} are session {id}"), forked: Some(id) }
             }
         };

@@ -187,7 +187,7 @@ fn worst_boundary(history: &History) -> Confidence {
 }
 
 /// `cat undo`: what each cut would do.
-/// `refusals`: [`crate::agents::Agent::undo_refusals`].
+/// `refusals`: [`crate::agents::AgentStore::undo_refusals`].
 pub(super) fn undo_plan(
     session: &Session,
     history: &History,

@@ -132,7 +132,8 @@ impl Fs {
         // Our own mount, as given and as resolved, is never looked at through the host.
         let mut own = vec![options.mountpoint.clone()];
         own.extend(options.mountpoint.canonicalize().ok());
-        let relied_on = catalog.stores().iter().map(|store| store.root.to_path_buf());
+        let stores = catalog.stores();
+        let relied_on = stores.iter().map(|store| store.root().to_path_buf());
         let host = Arc::new(Host::new(relied_on.chain([state.path().to_owned()]), own));
         Fs {
             projects: options.project.as_ref().map(|given| host::spellings(given, [host.resolved(given)])),

@@ -28,14 +28,14 @@ impl Fs {
             Ok(view) => self.memory.writer(&session.key, recent, || {
                 // Whoever reads it wants to know who is there now; for its size alone a second does not matter.
                 let running = if recent { self.catalog.running() } else { Arc::default() };
-                view.agent.writer(&view.session, &view.history, &running)
+                view.store.writer(&view.session, &view.history, &running)
             }),
             Err(_) => None,
         };
         let last = self.memory.last(&session.key);
         let history = view.as_ref().map(|view| &view.history).map_err(Clone::clone);
         let listing = self.catalog.last_listing();
-        let index_file = self.catalog.agent_of(&session.key)?.index_file();
+        let index_file = self.catalog.store_of(&session.key)?.index_file();
         let index = listing
             .problems
             .iter()
@@ -103,8 +103,8 @@ impl Fs {
         }
         let mut summary = String::new();
         for (store, watching) in self.catalog.stores().iter().zip(self.catalog.watching()) {
-            let agent = store.agent.kind();
-            let line = format!("store: {agent} {}", store.root.display());
+            let agent = store.kind();
+            let line = format!("store: {agent} {}", store.root().display());
             let _ = writeln!(summary, "{}", one_line(&line));
             let _ = writeln!(summary, "watch: {agent} {}", one_line(&format::watching(&watching)));
         }

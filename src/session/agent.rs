@@ -3,27 +3,36 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A coding agent whose store turnfs reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AgentKind {
-    KimiCli,
-    Codex,
-    OpenMax,
-}
-
-impl AgentKind {
-    /// Every agent whose store can be read.
-    pub const ALL: [AgentKind; 3] = [AgentKind::KimiCli, AgentKind::Codex, AgentKind::OpenMax];
-
-    /// The name in directory names, on the command line and in machine output.
-    pub fn name(self) -> &'static str {
-        match self {
-            AgentKind::KimiCli => "kimi-cli",
-            AgentKind::Codex => "codex",
-            AgentKind::OpenMax => "openmax",
+/// The agents, each with its name and its folder in `agents/`: the one list of them.
+macro_rules! for_each_agent {
+    ($then:ident) => {
+        $then! {
+            KimiCli "kimi-cli" kimi_cli,
+            Codex "codex" codex,
+            OpenMax "openmax" openmax,
         }
-    }
+    };
 }
+pub(crate) use for_each_agent;
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal $folder:ident,)*) => {
+        /// A coding agent whose store turnfs reads.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum AgentKind { $($kind),* }
+
+        impl AgentKind {
+            /// Every agent whose store can be read.
+            pub const ALL: [AgentKind; [$(AgentKind::$kind),*].len()] = [$(AgentKind::$kind),*];
+
+            /// The name in directory names, on the command line and in machine output.
+            pub fn name(self) -> &'static str {
+                match self { $(AgentKind::$kind => $name),* }
+            }
+        }
+    };
+}
+for_each_agent!(kinds);
 
 impl fmt::Display for AgentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

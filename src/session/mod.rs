@@ -15,6 +15,7 @@ mod turn;
 mod words;
 
 pub use agent::AgentKind;
+pub(crate) use agent::for_each_agent;
 pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};

@@ -126,7 +126,7 @@ pub struct Turn {
     /// Number in the whole history, from 0.
     pub n: u32,
     /// The user's text, where the turn has one; at most [`Turn::PROMPT_CHARS`] characters. The exact
-    /// text comes from [`crate::agents::Agent::prompt`].
+    /// text comes from [`crate::agents::AgentStore::prompt`].
     pub prompt: Option<String>,
     pub status: TurnStatus,
     pub detail: Option<TurnDetail>,

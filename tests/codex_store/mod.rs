@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use turnfs::agents::{Agent, Discovery, agent};
+use turnfs::agents::{Discovery, open, store_of};
 use turnfs::session::{AgentKind, History, Session};
 
 pub fn samples() -> PathBuf {
@@ -119,7 +119,7 @@ impl Store {
     }
 
     pub fn found(&self) -> Discovery {
-        agent(AgentKind::Codex).discover(&self.root, &Discovery::default()).unwrap()
+        Arc::unwrap_or_clone(open(AgentKind::Codex, &*self.root).discover().unwrap())
     }
 
     #[track_caller]
@@ -137,17 +137,18 @@ impl Store {
     }
 
     pub fn load(&self, session: &Session) -> History {
-        agent(AgentKind::Codex).load(session).unwrap()
+        store_of(session).load(session).unwrap()
     }
 
     /// The whole text of a turn.
     pub fn text(&self, session: &Session, history: &History, n: usize) -> String {
-        let codex: &dyn Agent = agent(AgentKind::Codex);
         let turn = &history.turns[n];
         let span = turnfs::transcript::read_range(&session.key.root, &turn.file, turn.span.clone()).unwrap();
         let mut text = String::new();
         turnfs::render::heading(turn, &mut text);
-        codex.items(session, turn, &span, &mut |_, item| turnfs::render::item(&item, &mut text)).unwrap();
+        store_of(session)
+            .items(session, turn, &span, &mut |_, item| turnfs::render::item(&item, &mut text))
+            .unwrap();
         assert_eq!(text.len() as u64, turn.text_len, "turn {n}:\n{text}");
         text
     }

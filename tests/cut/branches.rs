@@ -1,6 +1,6 @@
 //! Sessions made of what undos removed, at every turn of the samples.
 
-use turnfs::agents::{Discovery, agent};
+use turnfs::agents::{open, store_of};
 use turnfs::cut;
 use turnfs::session::{AgentKind, Errno, History, TurnDetail};
 
@@ -16,9 +16,9 @@ fn shown(history: &History) -> Shown {
 
 /// The session with this id, as its agent reads it.
 fn session(store: &Store, id: &str) -> History {
-    let found = agent(store.kind).discover(&store.root(), &Discovery::default()).unwrap().sessions;
+    let found = open(store.kind, &*store.root()).discover().unwrap().sessions.clone();
     let session = found.iter().find(|session| session.id == id).expect("the fork is listed");
-    let history = agent(store.kind).load(session).unwrap();
+    let history = store_of(session).load(session).unwrap();
     history.readable().unwrap();
     history
 }
@@ -44,7 +44,7 @@ fn forks(sample: &Sample) -> Vec<Option<Shown>> {
 }
 
 fn branch(store: &Store, number: u32, n: u32) -> Result<(String, u32), turnfs::session::Refusal> {
-    cut::fork_undone(&store.state(), &store.session(), number, Some(n))
+    cut::fork_undone(&*store_of(&store.session()), &store.state(), &store.session(), number, Some(n))
 }
 
 /// Compares the forks of what an undo removed with those that were made when nothing was undone.
@@ -169,7 +169,8 @@ fn a_turn_that_the_undo_did_not_remove_and_an_undo_that_is_not_there_are_refused
         assert_eq!(refusal.errno(), Errno::RANGE, "{number} {n}: {refusal}");
     }
     assert_eq!(store.snapshot(), before);
-    let (_, n) = cut::fork_undone(&store.state(), &store.session(), 1, None).unwrap();
+    let (_, n) =
+        cut::fork_undone(&*store_of(&store.session()), &store.state(), &store.session(), 1, None).unwrap();
     assert_eq!(n, 3, "the last finished one");
 }
 

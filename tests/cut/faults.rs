@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use turnfs::agents::agent;
+use turnfs::agents::store_of;
 use turnfs::cut;
 use turnfs::session::AgentKind;
 
@@ -134,7 +134,7 @@ fn assert_nothing_is_left(store: &Store, what: &str) {
     }
     assert_eq!(cut::recover(&store.state()).unwrap(), Vec::<String>::new(), "{what}: a second recovery");
     // It is a session that can be read and listed, whichever it is.
-    agent(store.kind).load(&store.session()).unwrap();
+    store_of(&store.session()).load(&store.session()).unwrap();
     cut::undone(&store.state(), &store.session().key).unwrap();
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use turnfs::agents::{Discovery, agent};
+use turnfs::agents::open;
 use turnfs::session::AgentKind;
 
 use super::rows::{self, Row};
@@ -155,8 +155,8 @@ fn rows_of(store: &Store, known: &Known, renamed: &dyn Fn(&str) -> String) -> Ve
 }
 
 fn sessions(store: &Store, renamed: &dyn Fn(&str) -> String) -> Vec<Read> {
-    let agent = agent(store.kind);
-    let found = agent.discover(&store.root(), &Discovery::default()).unwrap();
+    let agent = open(store.kind, &*store.root());
+    let found = agent.discover().unwrap();
     let mut sessions: Vec<Read> = found
         .sessions
         .iter()

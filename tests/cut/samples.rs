@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
-use turnfs::agents::agent;
+use turnfs::agents::store_of;
 use turnfs::cut;
-use turnfs::session::{AgentKind, Errno};
+use turnfs::session::Errno;
 
 use super::store::{Sample, Store, errno, samples, without_ids};
 
@@ -136,7 +136,7 @@ fn fork_at_every_turn_keeps_what_the_sample_says_and_the_agent_lists_it() {
             let fork = store.session_at(&dir);
             assert!(fork.title.as_deref().unwrap_or("").starts_with("Fork: "), "{:?}", fork.title);
             // The fork is a session like any other: it can be undone where the source could.
-            let history = agent(AgentKind::KimiCli).load(&fork).unwrap();
+            let history = store_of(&fork).load(&fork).unwrap();
             assert_eq!(history.turns.len() as u32, store.history().turns_kept(n + 1));
             forks += 1;
         }
@@ -271,7 +271,7 @@ fn a_kimi_process_in_the_project_is_a_writer_and_an_editor_is_not() {
     let session = store.session();
     let session =
         turnfs::session::Session { place: turnfs::session::Place::Project(project.clone()), ..session };
-    let writer = || agent(AgentKind::KimiCli).writer(&session, &store.history(), &Default::default());
+    let writer = || store_of(&session).writer(&session, &store.history(), &Default::default());
     let run = |name: &str| {
         use std::os::unix::process::CommandExt as _;
         let mut command = std::process::Command::new("sleep");
@@ -282,9 +282,10 @@ fn a_kimi_process_in_the_project_is_a_writer_and_an_editor_is_not() {
     let mut client = run("/opt/bin/kimi");
     let found = writer().expect("a writer");
     assert_eq!(found.pid, Some(client.id()));
-    let refusal = cut::undo(&store.state(), &session, &store.history(), 1, false).unwrap_err();
+    let refusal =
+        cut::undo(&*store_of(&session), &store.state(), &session, &store.history(), 1, false).unwrap_err();
     assert!(refusal.to_string().contains(&client.id().to_string()), "{refusal}");
-    cut::undo(&store.state(), &session, &store.history(), 1, true).unwrap();
+    cut::undo(&*store_of(&session), &store.state(), &session, &store.history(), 1, true).unwrap();
     for child in [&mut editor, &mut client] {
         child.kill().unwrap();
         child.wait().unwrap();

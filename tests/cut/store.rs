@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use turnfs::agents::{Discovery, agent};
+use turnfs::agents::{open, store_of};
 use turnfs::cut::{self, StateDir};
 use turnfs::session::{AgentKind, Errno, History, Refusal, Session};
 
@@ -71,7 +71,7 @@ impl Sample {
         let path = match self.expected.get("session_path") {
             Some(path) => PathBuf::from(path.as_str().unwrap()),
             None => {
-                let found = agent(self.kind).discover(&root, &Discovery::default()).unwrap().sessions;
+                let found = open(self.kind, &*root).discover().unwrap().sessions.clone();
                 let session = found.iter().find(|session| session.id == self.id);
                 session.unwrap_or_else(|| panic!("{} is not listed", self.name)).key.path.to_path_buf()
             }
@@ -133,25 +133,25 @@ impl Store {
     }
 
     pub fn session_at(&self, path: &Path) -> Session {
-        let found = agent(self.kind).discover(&self.root(), &Discovery::default()).unwrap();
-        let session = found.sessions.into_iter().find(|session| &*session.key.path == path);
-        std::sync::Arc::unwrap_or_clone(session.expect("the session is found"))
+        let found = open(self.kind, &*self.root()).discover().unwrap();
+        let session = found.sessions.iter().find(|session| &*session.key.path == path);
+        Session::clone(session.expect("the session is found"))
     }
 
     pub fn history(&self) -> History {
-        agent(self.kind).load(&self.session()).unwrap()
+        store_of(&self.session()).load(&self.session()).unwrap()
     }
 
     pub fn undo(&self, n: u32) -> Result<cut::UndoDone, Refusal> {
-        cut::undo(&self.state(), &self.session(), &self.history(), n, false)
+        cut::undo(&*store_of(&self.session()), &self.state(), &self.session(), &self.history(), n, false)
     }
 
     pub fn redo(&self) -> Result<(u32, u32), Refusal> {
-        cut::redo(&self.state(), &self.session(), None, false)
+        cut::redo(&*store_of(&self.session()), &self.state(), &self.session(), None, false)
     }
 
     pub fn fork(&self, n: u32) -> Result<String, Refusal> {
-        cut::fork(&self.state(), &self.session(), &self.history(), n)
+        cut::fork(&*store_of(&self.session()), &self.state(), &self.session(), &self.history(), n)
     }
 
     /// Does a cut by its words: `undo 3`, `redo`, `fork 2`, `recover`.
@@ -163,7 +163,10 @@ impl Store {
             "redo" => self.redo().map(|_| String::new()),
             "fork" => self.fork(n),
             // Of what the first undo removed.
-            "branch" => cut::fork_undone(&self.state(), &self.session(), 1, Some(n)).map(|(id, _)| id),
+            "branch" => {
+                cut::fork_undone(&*store_of(&self.session()), &self.state(), &self.session(), 1, Some(n))
+                    .map(|(id, _)| id)
+            }
             "recover" => cut::recover(&self.state()).map(|told| told.join("\n")),
             other => panic!("no such act: {other}"),
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use turnfs::agents::store_of;
 use turnfs::catalog::{Catalog, StoreOptions, View};
 use turnfs::cut::{self, StateDir};
 use turnfs::host::Environment;
@@ -236,7 +237,8 @@ impl World {
         }
         let before = self.files();
         let wire = std::fs::read(self.dir().join("wire.jsonl")).unwrap();
-        let result = cut::undo(&self.state, &view.session, &view.history, n as u32, force);
+        let result =
+            cut::undo(&*store_of(&view.session), &self.state, &view.session, &view.history, n as u32, force);
 
         let expected = &self.sessions[self.at];
         let keeps = seen.kept_before(n);
@@ -278,7 +280,7 @@ impl World {
     fn redo(&mut self, number: Option<u32>, force: bool) -> Checked {
         let view = self.view();
         let before = self.files();
-        let result = cut::redo(&self.state, &view.session, number, force);
+        let result = cut::redo(&*store_of(&view.session), &self.state, &view.session, number, force);
         let expected = &self.sessions[self.at];
         let chosen = match number {
             None => expected.undone.len().checked_sub(1),
@@ -311,7 +313,8 @@ impl World {
         let before = self.files();
         let source = self.sessions[self.at].state.clone();
         let n = usize::from(n) % (source.turns.len() + 1);
-        let result = cut::fork(&self.state, &view.session, &view.history, n as u32);
+        let result =
+            cut::fork(&*store_of(&view.session), &self.state, &view.session, &view.history, n as u32);
         let expected = &self.sessions[self.at];
         let keeps = source.kept_before(n + 1);
         let last_group = source.turns.last().map_or(0, |last| last.group);

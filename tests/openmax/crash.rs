@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use turnfs::agents::{open, store_of};
 use turnfs::cut::{self, StateDir};
+use turnfs::session::AgentKind;
 
-use crate::store::{Store, openmax};
+use crate::store::Store;
 
 /// Not a test, but what [`run`] runs: one cut, as the environment says it.
 #[test]
@@ -18,13 +20,18 @@ fn one_cut() {
     let state = StateDir::at(Path::new(&std::env::var_os("OPENMAX_STATE").unwrap()));
     let act = std::env::var("OPENMAX_ACT").unwrap();
     let words: Vec<&str> = act.split(' ').collect();
-    let found = openmax().discover(Path::new(&root), &Default::default()).unwrap();
-    let session = found.sessions.into_iter().find(|session| session.id == words[1]).unwrap();
-    let history = openmax().load(&session).unwrap();
+    let found = open(AgentKind::OpenMax, Path::new(&root)).discover().unwrap();
+    let session = found.sessions.iter().find(|session| session.id == words[1]).unwrap();
+    let history = store_of(session).load(session).unwrap();
     match words[0] {
-        "undo" => drop(cut::undo(&state, &session, &history, words[2].parse().unwrap(), false).unwrap()),
-        "redo" => drop(cut::redo(&state, &session, None, false).unwrap()),
-        "fork" => drop(cut::fork(&state, &session, &history, words[2].parse().unwrap()).unwrap()),
+        "undo" => drop(
+            cut::undo(&*store_of(session), &state, session, &history, words[2].parse().unwrap(), false)
+                .unwrap(),
+        ),
+        "redo" => drop(cut::redo(&*store_of(session), &state, session, None, false).unwrap()),
+        "fork" => drop(
+            cut::fork(&*store_of(session), &state, session, &history, words[2].parse().unwrap()).unwrap(),
+        ),
         other => panic!("{other}"),
     }
 }

@@ -8,10 +8,11 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use turnfs::agents::store_of;
 use turnfs::cut::{self, StateDir};
 use turnfs::session::Errno;
 
-use crate::store::{Store, all_samples, openmax, samples};
+use crate::store::{Store, all_samples, samples};
 
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -71,8 +72,8 @@ fn every_undo_leaves_the_expected_bytes_and_redo_brings_every_byte_back() {
                 let state = StateDir::at(&store.state);
                 let before = files(&store);
                 let session = store.session(id);
-                let history = openmax().load(&session).unwrap();
-                let done = cut::undo(&state, &session, &history, n, false);
+                let history = store_of(&session).load(&session).unwrap();
+                let done = cut::undo(&*store_of(&session), &state, &session, &history, n, false);
                 if let Some(refused) = expected["cuts_refused"].as_str() {
                     assert_eq!(done.unwrap_err().errno(), errno(refused), "{at}");
                     assert_eq!(files(&store), before, "{at}: a refused cut changed the store");
@@ -100,11 +101,11 @@ fn every_undo_leaves_the_expected_bytes_and_redo_brings_every_byte_back() {
                 let undone = cut::undone(&state, &session.key).unwrap();
                 for turn in &undone[0].turns {
                     let removed = cut::undone_span(&undone[0], turn).unwrap();
-                    let prompt = openmax().prompt(&session, turn, &removed).unwrap();
+                    let prompt = store_of(&session).prompt(&session, turn, &removed).unwrap();
                     assert_eq!(Some(prompt), turn.prompt, "{at}: undone turn {}", turn.n);
                 }
                 let session = store.session(id);
-                cut::redo(&state, &session, None, false)
+                cut::redo(&*store_of(&session), &state, &session, None, false)
                     .unwrap_or_else(|refusal| panic!("{at}: redo: {refusal}"));
                 assert_eq!(files(&store), before, "{at}: redo did not bring every byte back");
             }
@@ -141,8 +142,8 @@ fn every_fork_holds_the_expected_bytes_and_leaves_its_source_alone() {
                 let state = StateDir::at(&store.state);
                 let before = files(&store);
                 let session = store.session(id);
-                let history = openmax().load(&session).unwrap();
-                let made = cut::fork(&state, &session, &history, n);
+                let history = store_of(&session).load(&session).unwrap();
+                let made = cut::fork(&*store_of(&session), &state, &session, &history, n);
                 if let Some(refused) = expected["cuts_refused"].as_str() {
                     assert_eq!(made.unwrap_err().errno(), errno(refused), "{at}");
                     assert_eq!(files(&store), before, "{at}: a refused cut changed the store");
@@ -213,16 +214,19 @@ fn what_the_client_sent_after_a_cut_is_what_our_result_holds() {
             let state = StateDir::at(&store.state);
             let id = request["session"].as_str().unwrap_or(id);
             let session = store.session(id);
-            let history = openmax().load(&session).unwrap();
+            let history = store_of(&session).load(&session).unwrap();
             let result = match verb {
-                "fork" => cut::fork(&state, &session, &history, n).unwrap(),
+                "fork" => cut::fork(&*store_of(&session), &state, &session, &history, n).unwrap(),
                 // Behind the last turn there is nothing to remove: the client was given the session as it is.
                 "undo" if n as usize == history.turns.len() => {
-                    let refused = cut::undo(&state, &session, &history, n, false).unwrap_err();
+                    let refused =
+                        cut::undo(&*store_of(&session), &state, &session, &history, n, false).unwrap_err();
                     assert_eq!(refused.errno(), Errno::RANGE, "{at}");
                     id.to_owned()
                 }
-                "undo" => cut::undo(&state, &session, &history, n, false).map(|_| id.to_owned()).unwrap(),
+                "undo" => cut::undo(&*store_of(&session), &state, &session, &history, n, false)
+                    .map(|_| id.to_owned())
+                    .unwrap(),
                 other => panic!("an unknown command {other}"),
             };
             let ours = messages(&fs::read(store.transcript(&result)).unwrap(), 120);
@@ -251,10 +255,10 @@ fn nothing_that_a_cut_makes_is_readable_by_others() {
     let state = StateDir::at(&store.state);
     let id = store.entries()[0]["id"].as_str().unwrap().to_owned();
     let session = store.session(&id);
-    let new = cut::fork(&state, &session, &store.load(&id), 1).unwrap();
+    let new = cut::fork(&*store_of(&session), &state, &session, &store.load(&id), 1).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&store.transcript(&new)), 0o600);
     let index = mode(&store.index());
-    cut::undo(&state, &session, &store.load(&id), 1, false).unwrap();
+    cut::undo(&*store_of(&session), &state, &session, &store.load(&id), 1, false).unwrap();
     assert_eq!(mode(&store.index()), index, "the index's mode changed");
 }

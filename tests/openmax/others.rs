@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
+use turnfs::agents::store_of;
 use turnfs::cut::{self, StateDir};
 use turnfs::session::Errno;
 
-use crate::store::{Store, openmax};
+use crate::store::Store;
 
 const PLAIN: &str = "561d5266-2612-4a70-b3b5-4277aff74b94";
 
@@ -120,15 +121,21 @@ fn a_held_index_lock_is_waited_for_two_seconds_and_then_eagain() {
     let before = store.snapshot();
     let _other = Other::start("hold index.lock", &store);
     let start = Instant::now();
-    assert_eq!(cut::undo(&state, &session, &history, 1, false).unwrap_err().errno(), Errno::AGAIN);
+    assert_eq!(
+        cut::undo(&*store_of(&session), &state, &session, &history, 1, false).unwrap_err().errno(),
+        Errno::AGAIN
+    );
     let waited = start.elapsed();
     assert!(waited >= Duration::from_secs(2), "{waited:?}");
-    assert_eq!(cut::fork(&state, &session, &history, 1).unwrap_err().errno(), Errno::AGAIN);
+    assert_eq!(
+        cut::fork(&*store_of(&session), &state, &session, &history, 1).unwrap_err().errno(),
+        Errno::AGAIN
+    );
     assert_eq!(store.snapshot(), before);
     // Reading needs no lock.
     assert_eq!(store.load(PLAIN).turns.len(), 4);
     drop(_other);
-    cut::undo(&state, &session, &history, 1, false).unwrap();
+    cut::undo(&*store_of(&session), &state, &session, &history, 1, false).unwrap();
 }
 
 /// Behaviour 41 of `docs/stores/openmax.md`.
@@ -137,24 +144,24 @@ fn a_claimed_session_is_not_undone_even_with_force_and_can_be_forked() {
     let store = Store::of("a_plain");
     let state = StateDir::at(&store.state);
     let (session, history) = (store.session(PLAIN), store.load(PLAIN));
-    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
+    assert_eq!(store_of(&session).writer(&session, &history, &Default::default()), None);
     let other = Other::start(&format!("hold {PLAIN}.lock"), &store);
     let before = store.snapshot();
-    let writer = openmax().writer(&session, &history, &Default::default());
+    let writer = store_of(&session).writer(&session, &history, &Default::default());
     // A file system whose device number is another one in /proc/locks tells nothing; the cut knows anyway.
     if let Some(writer) = &writer {
         assert_eq!(writer.pid, Some(other.0.id()), "{writer}");
     }
     for force in [false, true] {
-        let refused = cut::undo(&state, &session, &history, 1, force).unwrap_err();
+        let refused = cut::undo(&*store_of(&session), &state, &session, &history, 1, force).unwrap_err();
         assert_eq!(refused.errno(), Errno::BUSY, "{refused}");
         assert_eq!(store.snapshot(), before);
     }
-    let fork = cut::fork(&state, &session, &history, 1).unwrap();
+    let fork = cut::fork(&*store_of(&session), &state, &session, &history, 1).unwrap();
     assert_eq!(store.load(&fork).turns.len(), 2);
     drop(other);
-    assert_eq!(openmax().writer(&session, &history, &Default::default()), None);
-    cut::undo(&state, &session, &history, 1, false).unwrap();
+    assert_eq!(store_of(&session).writer(&session, &history, &Default::default()), None);
+    cut::undo(&*store_of(&session), &state, &session, &history, 1, false).unwrap();
 }
 
 #[test]
@@ -170,15 +177,15 @@ fn two_hundred_forks_while_the_index_is_written_every_5_ms_lose_nobodys_entry() 
         while store.entries().iter().any(|entry| is_fork(entry) && entry["updated_at"] != 1) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        match cut::fork(&state, &session, &history, n) {
+        match cut::fork(&*store_of(&session), &state, &session, &history, n) {
             Ok(id) => made.push((id, n)),
             Err(refusal) => assert_eq!(refusal.errno(), Errno::AGAIN, "{refusal}"),
         }
         if made.len() % 50 == 10 && undone * 50 < made.len() {
-            match cut::undo(&state, &session, &history, 2, false) {
+            match cut::undo(&*store_of(&session), &state, &session, &history, 2, false) {
                 Ok(_) => {
                     undone += 1;
-                    cut::redo(&state, &session, None, false).unwrap();
+                    cut::redo(&*store_of(&session), &state, &session, None, false).unwrap();
                 }
                 Err(refusal) => assert_eq!(refusal.errno(), Errno::AGAIN, "{refusal}"),
             }

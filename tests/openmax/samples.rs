@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use serde_json::Value;
+use turnfs::agents::store_of;
 use turnfs::session::{Damage, Place, State, TurnDetail};
 
-use crate::store::{Store, all_samples, openmax};
+use crate::store::{Store, all_samples};
 
 #[test]
 fn every_sample_has_the_turns_states_and_damage_that_are_expected() {
@@ -15,7 +16,7 @@ fn every_sample_has_the_turns_states_and_damage_that_are_expected() {
         for expected in &sessions {
             let id = expected["session"].as_str().unwrap();
             let session = store.session(id);
-            let history = openmax().load(&session).unwrap();
+            let history = store_of(&session).load(&session).unwrap();
             let at = format!("{sample} {id}");
             assert_eq!(history.state.name(), expected["state"], "{at}");
             check_damage(&expected["damage"], &history.damages, &at);
@@ -50,12 +51,12 @@ fn every_sample_has_the_turns_states_and_damage_that_are_expected() {
                 }
                 let text = store.text(&session, turn);
                 assert_eq!(text.len() as u64, turn.text_len, "{at}");
-                let prompt = openmax().prompt(&session, turn, &bytes).unwrap();
+                let prompt = store_of(&session).prompt(&session, turn, &bytes).unwrap();
                 assert_eq!(Some(prompt.as_str()), expected["prompt"].as_str(), "{at}");
                 assert!(text.contains("## User"), "{at}: {text}");
             }
             let mut context = 0;
-            openmax().context(&session, &history, &mut |_, _| context += 1).unwrap();
+            store_of(&session).context(&session, &history, &mut |_, _| context += 1).unwrap();
             if let Some(live) = expected["live_messages"].as_u64() {
                 assert!(context >= live, "{at}");
             }

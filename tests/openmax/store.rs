@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use turnfs::agents::{self, Agent, Discovery};
+use turnfs::agents::{AgentStore, Discovery, open, store_of};
 use turnfs::render;
 use turnfs::session::{AgentKind, History, Session, Turn};
 use turnfs::transcript;
@@ -16,10 +16,6 @@ pub struct Store {
     /// What would be `~/.openmax`.
     pub root: PathBuf,
     pub state: PathBuf,
-}
-
-pub fn openmax() -> &'static dyn Agent {
-    agents::agent(AgentKind::OpenMax)
 }
 
 pub fn samples() -> PathBuf {
@@ -86,11 +82,12 @@ impl Store {
     }
 
     pub fn discover(&self) -> Discovery {
-        self.discover_after(&Discovery::default())
+        Arc::unwrap_or_clone(self.open().discover().unwrap())
     }
 
-    pub fn discover_after(&self, previous: &Discovery) -> Discovery {
-        openmax().discover(&self.root, previous).unwrap()
+    /// The store, opened, with nothing remembered of it.
+    pub fn open(&self) -> Arc<dyn AgentStore> {
+        open(AgentKind::OpenMax, &*self.root)
     }
 
     pub fn session(&self, id: &str) -> Arc<Session> {
@@ -99,7 +96,7 @@ impl Store {
     }
 
     pub fn load(&self, id: &str) -> History {
-        openmax().load(&self.session(id)).unwrap()
+        store_of(&self.session(id)).load(&self.session(id)).unwrap()
     }
 
     /// Every file with its bytes.
@@ -122,7 +119,9 @@ impl Store {
         let mut text = String::new();
         render::heading(turn, &mut text);
         let bytes = self.bytes(turn);
-        openmax().items(session, turn, &bytes, &mut |_, item| render::item(&item, &mut text)).unwrap();
+        store_of(session)
+            .items(session, turn, &bytes, &mut |_, item| render::item(&item, &mut text))
+            .unwrap();
         text
     }
 }

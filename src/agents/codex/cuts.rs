@@ -5,7 +5,6 @@
 //! back into the history and makes the thread index name that file, as the client's own revert does.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -151,7 +150,7 @@ pub fn companions(session: &Session, history_files: &[PathBuf]) -> Result<Vec<Co
 /// # Errors
 /// What refuses every undo of this thread.
 pub fn undo_refusals(
-    memory: &Arc<Mutex<Memory>>,
+    memory: &Mutex<Memory>,
     session: &Session,
     history: &History,
 ) -> Result<Vec<Result<()>>> {
@@ -194,12 +193,7 @@ pub fn undo_refusals(
 ///
 /// # Errors
 /// Why that cut is refused.
-pub fn plan_undo(
-    memory: &Arc<Mutex<Memory>>,
-    session: &Session,
-    history: &History,
-    n: u32,
-) -> Result<UndoPlan> {
+pub fn plan_undo(memory: &Mutex<Memory>, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
     history.undo_point(n)?;
     if let Some(refused) = undo_refusals(memory, session, history)?.into_iter().nth(n as usize) {
         refused?;

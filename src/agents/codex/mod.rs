@@ -43,8 +43,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{Agent, Companion, Discovery, unless_irregular};
-use crate::host::Environment;
+use super::{Agent, AgentStore, Companion, Discovery, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{
     AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
@@ -53,50 +52,50 @@ use crate::transcript::{Passes, StoreDir};
 use discover::Memory;
 use records::Mode;
 
-/// Codex, with what is remembered of each store that was looked at.
-#[derive(Default)]
+/// Opens the stores of Codex.
+pub static AGENT: Agent = Agent {
+    place: |env| env.path("CODEX_HOME").or_else(|| Some(env.home.as_ref()?.join(".codex"))),
+    open: |root| Arc::new(Codex::at(root)),
+};
+
+/// A store of Codex.
 pub struct Codex {
-    stores: Mutex<HashMap<PathBuf, Arc<Mutex<Memory>>>>,
+    root: Arc<Path>,
+    memory: Mutex<Memory>,
 }
 
 impl Codex {
-    fn memory(&self, root: &Path) -> Arc<Mutex<Memory>> {
-        self.stores.lock().entry(root.to_owned()).or_default().clone()
+    pub fn at(root: impl Into<Arc<Path>>) -> Codex {
+        Codex { root: root.into(), memory: Mutex::default() }
     }
 
-    /// How many heads of files were read so far in the store at `root`.
-    pub fn heads_read(&self, root: &Path) -> u64 {
-        self.memory(root).lock().heads.reads
+    /// How many heads of files were read so far.
+    pub fn heads_read(&self) -> u64 {
+        self.memory.lock().heads.reads
     }
 }
 
-impl Agent for Codex {
+impl AgentStore for Codex {
     fn kind(&self) -> AgentKind {
         AgentKind::Codex
     }
 
-    fn forget(&self) {
-        self.stores.lock().clear();
+    fn root(&self) -> &Arc<Path> {
+        &self.root
     }
 
-    fn place(&self, env: &Environment) -> Option<PathBuf> {
-        env.path("CODEX_HOME").or_else(|| Some(env.home.as_ref()?.join(".codex")))
-    }
-
-    fn discover(&self, root: &Path, _previous: &Discovery) -> Result<Discovery> {
-        Ok(self.memory(root).lock().threads(root)?.top)
+    fn discover(&self) -> Result<Arc<Discovery>> {
+        Ok(Arc::new(self.memory.lock().threads(&self.root)?.top))
     }
 
     fn is_current(&self, session: &Session) -> Result<bool> {
-        let root = &session.key.root;
-        let Some(store) = StoreDir::open(root)? else { return Ok(false) };
-        self.memory(root).lock().is_current(&store, session)
+        let Some(store) = StoreDir::open(&self.root)? else { return Ok(false) };
+        self.memory.lock().is_current(&store, session)
     }
 
     fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
-        let root = &session.key.root;
-        let Some(store) = StoreDir::open(root)? else { return Ok(None) };
-        self.memory(root).lock().updated(&store, session)
+        let Some(store) = StoreDir::open(&self.root)? else { return Ok(None) };
+        self.memory.lock().updated(&store, session)
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
@@ -127,16 +126,13 @@ impl Agent for Codex {
         if session.subagent.is_some() {
             return Ok(Vec::new());
         }
-        let root = &session.key.root;
-        let mut threads = self.memory(root).lock().threads(root)?;
+        let mut threads = self.memory.lock().threads(&self.root)?;
         Ok(threads.subagents.remove(&session.id).unwrap_or_default())
     }
 
     fn subagents_of(&self, sessions: &[Arc<Session>]) -> Vec<(usize, Session)> {
-        let Some(first) = sessions.first() else { return Vec::new() };
-        let root = &first.key.root;
         // One look tells all of them.
-        let Ok(threads) = self.memory(root).lock().threads(root) else { return Vec::new() };
+        let Ok(threads) = self.memory.lock().threads(&self.root) else { return Vec::new() };
         let places: HashMap<&str, usize> =
             sessions.iter().enumerate().map(|(at, session)| (session.id.as_str(), at)).collect();
         let all = threads.subagents.into_iter();
@@ -146,7 +142,7 @@ impl Agent for Codex {
     }
 
     fn found_again(&self, session: &Session) -> Result<Session> {
-        let found = self.memory(&session.key.root).lock().threads(&session.key.root)?.top.sessions;
+        let found = self.memory.lock().threads(&self.root)?.top.sessions;
         let gone = || Refusal::NotFound { what: session.key.absolute().display().to_string() };
         let found = found.into_iter().find(|found| found.key == session.key).ok_or_else(gone)?;
         Ok(Arc::unwrap_or_clone(found))
@@ -167,11 +163,11 @@ impl Agent for Codex {
     }
 
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
-        cuts::undo_refusals(&self.memory(&session.key.root), session, history)
+        cuts::undo_refusals(&self.memory, session, history)
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
-        cuts::plan_undo(&self.memory(&session.key.root), session, history, n)
+        cuts::plan_undo(&self.memory, session, history, n)
     }
 
     fn index_file(&self) -> Option<&'static str> {

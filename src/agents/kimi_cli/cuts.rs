@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use serde::Serialize;
 
-use super::KimiCli;
 use super::json::{Control, objects, parse_lenient};
 use super::layout::{self, CONTEXT, LONGEST_STATE, STATE};
 use super::work_dirs::{INDEX, LONGEST_INDEX};
-use super::{parse, work_dirs};
-use crate::agents::{Agent as _, Companion};
+use super::{parse, work_dirs, writer};
+use crate::agents::Companion;
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, CutPoint, Damage, DamageClass, EntryEdit, ForkPlan, History, IndexEdit, Kept, Lock,
@@ -68,7 +67,7 @@ pub(super) fn plan_fork(
     // Only the last group can still be running; an open turn that nobody works on was killed.
     if let Some(first) = history.open_end().first().map(|turn| turn.n)
         && keeps > first
-        && KimiCli.writer(session, history, &Running::default()).is_some()
+        && writer::writer(session, history, &Running::default()).is_some()
     {
         return Err(Refusal::StillRunning { asked: n, last_finished: first.checked_sub(1) });
     }

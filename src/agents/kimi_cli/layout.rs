@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::head::{self, Head};
 use super::json::{Control, JsonStr, objects, parse_lenient};
 use super::work_dirs::{INDEX, Projects};
-use crate::agents::{Discovery, Memory};
+use crate::agents::Discovery;
 use crate::host::mountinfo::Device;
 use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
@@ -29,8 +29,15 @@ pub(super) const SUBAGENTS: &str = "subagents";
 /// Longest state.json that is read, bytes. Real ones have kilobytes.
 pub(super) const LONGEST_STATE: u64 = 4 << 20;
 
-/// What is remembered from one look to the next.
-struct Remembered {
+/// A look at a store, which the next one goes on from.
+#[derive(Default)]
+pub(super) struct Look {
+    pub found: Arc<Discovery>,
+    /// `None`: there were no sessions.
+    seen: Option<Seen>,
+}
+
+struct Seen {
     /// When that look began.
     at: Timestamp,
     index: Option<Stamp>,
@@ -97,14 +104,14 @@ impl Stats {
 }
 
 /// Finds the sessions of the store at `root`.
-pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
+pub(super) fn look(root: &Arc<Path>, last: Option<&Look>) -> Result<Look> {
     let at = crate::transcript::clock();
-    let Some(store) = StoreDir::open(root)? else { return Ok(Discovery::default()) };
-    let before = previous.memory.get::<Remembered>();
-    let mut look = Look {
-        root: Arc::from(root),
+    let Some(store) = StoreDir::open(root)? else { return Ok(Look::default()) };
+    let before = last.and_then(|last| last.seen.as_ref());
+    let mut look = Listing {
+        root: root.clone(),
         before,
-        previous: &previous.sessions,
+        previous: last.map_or(&[], |last| &last.found.sessions),
         found: Discovery::default(),
         known: HashMap::new(),
         listed: HashSet::new(),
@@ -113,10 +120,10 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     look.found.directories.push(PathBuf::new());
     let sessions = match store.dir(Path::new(SESSIONS)) {
         Ok(Some(sessions)) => sessions,
-        Ok(None) => return Ok(look.found),
+        Ok(None) => return Ok(look.without_sessions()),
         Err(refusal) => {
             look.unread(Path::new(SESSIONS), &refusal);
-            return Ok(look.found);
+            return Ok(look.without_sessions());
         }
     };
     if store.is_link(Path::new(SESSIONS)) {
@@ -138,7 +145,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         Ok(groups) => groups,
         Err(refusal) => {
             look.unread(Path::new(SESSIONS), &refusal);
-            return Ok(look.found);
+            return Ok(look.without_sessions());
         }
     };
     // What is there itself comes before links that lead to it: a session is listed once.
@@ -149,16 +156,15 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
     for (group, entry, path, place) in std::mem::take(&mut look.links) {
         look.entry(&group, &entry, true, &path, &place);
     }
-    let Look { mut found, known, .. } = look;
+    let Listing { mut found, known, .. } = look;
     found.indexes = vec![INDEX.into()];
-    found.memory = Memory::new(Remembered { at, index, projects, sessions: known });
-    Ok(found)
+    Ok(Look { found: Arc::new(found), seen: Some(Seen { at, index, projects, sessions: known }) })
 }
 
 /// One look at a store.
-struct Look<'a> {
+struct Listing<'a> {
     root: Arc<Path>,
-    before: Option<&'a Remembered>,
+    before: Option<&'a Seen>,
     previous: &'a [Arc<Session>],
     found: Discovery,
     known: HashMap<Arc<Path>, (usize, Known)>,
@@ -168,7 +174,11 @@ struct Look<'a> {
     links: Vec<(Rc<StoreDir>, Entry, PathBuf, Place)>,
 }
 
-impl Look<'_> {
+impl Listing<'_> {
+    fn without_sessions(self) -> Look {
+        Look { found: Arc::new(self.found), seen: None }
+    }
+
     /// What cannot be read is told, and hides nothing else.
     fn unread(&mut self, path: &Path, why: &Refusal) {
         self.found.problems.push(Damage::unread(path.to_string_lossy(), why));

@@ -25,33 +25,52 @@ mod writer;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
-use super::{Agent, Companion, Discovery, SharedIndex, modified, unless_irregular};
-use crate::host::Environment;
+use super::{Agent, AgentStore, Companion, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
+use layout::Look;
+use subagents::Subagents;
 
-/// Kimi CLI; remembers nothing itself.
-pub struct KimiCli;
+/// Opens the stores of Kimi CLI.
+pub static AGENT: Agent = Agent {
+    place: |env| env.path("KIMI_SHARE_DIR").or_else(|| Some(env.home.as_ref()?.join(".kimi"))),
+    open: |root| Arc::new(KimiCli::at(root)),
+};
 
-impl Agent for KimiCli {
+/// A store of Kimi CLI.
+struct KimiCli {
+    root: Arc<Path>,
+    last: Mutex<Option<Arc<Look>>>,
+    subagents: Subagents,
+}
+
+impl KimiCli {
+    fn at(root: impl Into<Arc<Path>>) -> KimiCli {
+        KimiCli { root: root.into(), last: Mutex::default(), subagents: Subagents::default() }
+    }
+}
+
+impl AgentStore for KimiCli {
     fn kind(&self) -> AgentKind {
         AgentKind::KimiCli
     }
 
-    fn forget(&self) {
-        subagents::forget();
+    fn root(&self) -> &Arc<Path> {
+        &self.root
     }
 
-    fn place(&self, env: &Environment) -> Option<PathBuf> {
-        env.path("KIMI_SHARE_DIR").or_else(|| Some(env.home.as_ref()?.join(".kimi")))
-    }
-
-    fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery> {
-        layout::discover(root, previous)
+    fn discover(&self) -> Result<Arc<Discovery>> {
+        let last = self.last.lock().clone();
+        let look = layout::look(&self.root, last.as_deref())?;
+        let found = look.found.clone();
+        *self.last.lock() = Some(Arc::new(look));
+        Ok(found)
     }
 
     fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
@@ -76,7 +95,7 @@ impl Agent for KimiCli {
     }
 
     fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
-        subagents::subagents(session)
+        self.subagents.of(session)
     }
 
     fn plan_fork(

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -26,12 +26,10 @@ struct Known {
     session: Session,
 }
 
-/// By absolute path: everybody who asks for a parent's sub-agents asks for all of them, again and again.
-static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
-
-pub(super) fn forget() {
-    KNOWN.lock().clear();
-}
+/// The sub-agents of a store, by absolute path: everybody who asks for a parent's sub-agents asks for all of them,
+/// again and again.
+#[derive(Default)]
+pub(super) struct Subagents(Mutex<HashMap<PathBuf, Known>>);
 
 objects! {
     struct Meta<'a> {
@@ -40,64 +38,67 @@ objects! {
     }
 }
 
-/// The sub-agent sessions below a session's directory.
-pub(super) fn subagents(parent: &Session) -> Result<Vec<Session>> {
-    let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    for (path, kind) in
-        [(&*parent.key.path, EntryKind::File), (&*parent.key.path.join(SUBAGENTS), EntryKind::Dir)]
-    {
-        let dir = match store.dir(path) {
-            Ok(Some(dir)) => dir,
-            // A flat session is a file and has none.
-            Ok(None) | Err(Refusal::Io { errno: rustix::io::Errno::NOTDIR, .. }) => continue,
-            Err(refusal) => return Err(refusal),
-        };
-        below(parent, path, &dir, kind, &mut found)?;
-    }
-    Ok(found)
-}
-
-/// The sub-agents in one directory: those that are directories, or those that are files.
-fn below(
-    parent: &Session,
-    path: &Path,
-    dir: &StoreDir,
-    kind: EntryKind,
-    found: &mut Vec<Session>,
-) -> Result<()> {
-    let mut names: Vec<(u64, String)> = Vec::new();
-    for entry in dir.entries_behind_links()?.0.into_iter().filter(|entry| entry.kind == kind) {
-        let Some(name) = entry.name.to_str().filter(|name| !name.starts_with('.')) else { continue };
-        match kind {
-            EntryKind::File => {
-                names.extend(layout::subagent_number(name).map(|number| (number, name.to_owned())))
-            }
-            _ => names.push((0, name.to_owned())),
-        }
-    }
-    names.sort();
-    for (_, name) in &names {
-        let Some(stats) = Stats::of(dir, Path::new(name))?.filter(Stats::has_history) else { continue };
-        let absolute = dir.path().join(name);
-        if let Some(known) = KNOWN.lock().get(&absolute)
-            && known.stats == stats
-            && stats.vouch(known.at)
+impl Subagents {
+    /// The sub-agent sessions below a session's directory.
+    pub fn of(&self, parent: &Session) -> Result<Vec<Session>> {
+        let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for (path, kind) in
+            [(&*parent.key.path, EntryKind::File), (&*parent.key.path.join(SUBAGENTS), EntryKind::Dir)]
         {
-            found.push(Session { place: parent.place.clone(), ..known.session.clone() });
-            continue;
+            let dir = match store.dir(path) {
+                Ok(Some(dir)) => dir,
+                // A flat session is a file and has none.
+                Ok(None) | Err(Refusal::Io { errno: rustix::io::Errno::NOTDIR, .. }) => continue,
+                Err(refusal) => return Err(refusal),
+            };
+            self.below(parent, path, &dir, kind, &mut found)?;
         }
-        let at = crate::transcript::clock();
-        let key_path: Arc<Path> = Arc::from(path.join(name));
-        let Some(session) = read(parent, dir, name, &key_path, &stats)? else { continue };
-        let mut known = KNOWN.lock();
-        if known.len() >= MOST {
-            known.clear();
-        }
-        known.insert(absolute, Known { at, stats, session: session.clone() });
-        found.push(session);
+        Ok(found)
     }
-    Ok(())
+
+    /// The sub-agents in one directory: those that are directories, or those that are files.
+    fn below(
+        &self,
+        parent: &Session,
+        path: &Path,
+        dir: &StoreDir,
+        kind: EntryKind,
+        found: &mut Vec<Session>,
+    ) -> Result<()> {
+        let mut names: Vec<(u64, String)> = Vec::new();
+        for entry in dir.entries_behind_links()?.0.into_iter().filter(|entry| entry.kind == kind) {
+            let Some(name) = entry.name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+            match kind {
+                EntryKind::File => {
+                    names.extend(layout::subagent_number(name).map(|number| (number, name.to_owned())))
+                }
+                _ => names.push((0, name.to_owned())),
+            }
+        }
+        names.sort();
+        for (_, name) in &names {
+            let Some(stats) = Stats::of(dir, Path::new(name))?.filter(Stats::has_history) else { continue };
+            let absolute = dir.path().join(name);
+            if let Some(known) = self.0.lock().get(&absolute)
+                && known.stats == stats
+                && stats.vouch(known.at)
+            {
+                found.push(Session { place: parent.place.clone(), ..known.session.clone() });
+                continue;
+            }
+            let at = crate::transcript::clock();
+            let key_path: Arc<Path> = Arc::from(path.join(name));
+            let Some(session) = read(parent, dir, name, &key_path, &stats)? else { continue };
+            let mut known = self.0.lock();
+            if known.len() >= MOST {
+                known.clear();
+            }
+            known.insert(absolute, Known { at, stats, session: session.clone() });
+            found.push(session);
+        }
+        Ok(())
+    }
 }
 
 /// `None`: it went away meanwhile.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::KimiCli;
-use crate::agents::{Agent, Discovery};
+use crate::agents::{AgentStore as _, Discovery, store_of};
 use crate::render::{self, Length};
 use crate::session::{Damage, DamageClass, History, NewFiles, Place, Session, State, TurnDetail};
 use crate::transcript::{hash, read_range};
@@ -43,18 +43,18 @@ fn samples() -> Vec<Sample> {
     samples
 }
 
-fn discover(root: &Path) -> Discovery {
-    KimiCli.discover(root, &Discovery::default()).unwrap()
+fn discover(root: &Path) -> Arc<Discovery> {
+    KimiCli::at(root).discover().unwrap()
 }
 
 /// The session that the sample is about, and its history.
 fn read(sample: &Sample) -> (Session, History) {
     let path = Path::new(sample.expected["session_path"].as_str().unwrap());
     let found = discover(&sample.store);
-    let session = found.sessions.into_iter().find(|session| &*session.key.path == path);
+    let session = found.sessions.iter().find(|session| &*session.key.path == path);
     let session = session.unwrap_or_else(|| panic!("{}: not found", sample.name));
-    let history = KimiCli.load(&session).unwrap();
-    (Arc::unwrap_or_clone(session), history)
+    let history = store_of(session).load(session).unwrap();
+    (Session::clone(session), history)
 }
 
 fn place(damage: &Damage) -> (&str, u64, u64, &str) {
@@ -97,7 +97,7 @@ fn render(session: &Session, history: &History, n: usize) -> String {
     let span = read_range(&session.key.root, &turn.file, turn.span.clone()).unwrap();
     let mut text = String::new();
     render::heading(turn, &mut text);
-    KimiCli.items(session, turn, &span, &mut |_, item| render::item(&item, &mut text)).unwrap();
+    store_of(session).items(session, turn, &span, &mut |_, item| render::item(&item, &mut text)).unwrap();
     text
 }
 
@@ -125,7 +125,7 @@ fn every_sample_has_its_turns_and_its_state() {
                 assert_eq!(u64::from(turn.group), group, "{name}");
             }
             let span = read_range(&session.key.root, &turn.file, turn.span.clone()).unwrap();
-            let prompt = KimiCli.prompt(&session, turn, &span).unwrap();
+            let prompt = store_of(&session).prompt(&session, turn, &span).unwrap();
             assert_eq!(prompt, expected["prompt"], "{name}");
             assert_eq!(turn.prompt.as_deref(), Some(&*prompt), "{name}");
         }
@@ -212,7 +212,7 @@ fn every_file_that_was_read_is_named_with_its_hash() {
 fn the_context_shows_what_the_model_will_be_sent() {
     let (session, history) = read(&sample("b-tools"));
     let mut text = String::new();
-    KimiCli.context(&session, &history, &mut |_, item| render::item(&item, &mut text)).unwrap();
+    store_of(&session).context(&session, &history, &mut |_, item| render::item(&item, &mut text)).unwrap();
     for shown in ["SYSTEM PROMPT", "## User\n\nplain end", "deep thoughts here", "Shell (call_6_0)", "hi\n"] {
         assert!(text.contains(shown), "{shown} is not in {text}");
     }
@@ -221,24 +221,24 @@ fn the_context_shows_what_the_model_will_be_sent() {
 #[test]
 fn an_older_clients_sub_agent_is_a_context_beside_its_parents() {
     let (parent, _) = read(&sample("old-upgraded"));
-    let found = KimiCli.subagents(&parent).unwrap();
+    let found = store_of(&parent).subagents(&parent).unwrap();
     let names: Vec<_> = found.iter().filter_map(|agent| agent.subagent.as_deref()).collect();
     assert_eq!(names, ["context_sub_1", "context_sub_2"]);
-    let history = KimiCli.load(&found[0]).unwrap();
+    let history = store_of(&found[0]).load(&found[0]).unwrap();
     assert_eq!((history.state, history.turns.len()), (State::Ok, 2));
     assert_eq!(history.turns[0].prompt.as_deref(), Some("sub work"));
     assert!(render(&found[0], &history, 0).contains("reply to <sub work>"));
-    assert!(KimiCli.undo_refusals(&found[0], &history).is_err());
+    assert!(store_of(&found[0]).undo_refusals(&found[0], &history).is_err());
 }
 
 #[test]
 fn a_forked_sub_agent_is_a_session_beside_its_parent() {
     for (name, agent) in [("old-upgraded", "context_sub_1"), ("j-sub", "af20e08a2")] {
         let (parent, _) = read(&sample(name));
-        let found = KimiCli.subagents(&parent).unwrap();
+        let found = store_of(&parent).subagents(&parent).unwrap();
         let found = found.iter().find(|found| found.subagent.as_deref() == Some(agent)).unwrap();
-        let history = KimiCli.load(found).unwrap();
-        let plan = KimiCli.plan_fork(found, &history, 0, None).unwrap();
+        let history = store_of(found).load(found).unwrap();
+        let plan = store_of(found).plan_fork(found, &history, 0, None).unwrap();
         assert_eq!(plan.promise.session.parent(), parent.key.path.parent(), "{name}");
     }
 }
@@ -247,7 +247,7 @@ fn a_forked_sub_agent_is_a_session_beside_its_parent() {
 fn a_fork_takes_the_older_sub_agents_of_the_turns_that_it_keeps() {
     let (session, history) = read(&sample("old-upgraded"));
     for (n, expected) in [(0, 0), (1, 1), (5, 1), (6, 2), (9, 2)] {
-        let plan = KimiCli.plan_fork(&session, &history, n, None).unwrap();
+        let plan = store_of(&session).plan_fork(&session, &history, n, None).unwrap();
         let NewFiles::Dir { files, .. } = plan.made else { panic!("{:?}", plan.made) };
         let agents = files.iter().filter(|(file, _)| file.to_string_lossy().starts_with("context_sub_"));
         assert_eq!(agents.count(), expected, "fork {n}");
@@ -257,13 +257,13 @@ fn a_fork_takes_the_older_sub_agents_of_the_turns_that_it_keeps() {
 #[test]
 fn a_sub_agents_session_is_read_like_any_other() {
     let (parent, _) = read(&sample("j-sub"));
-    let found = KimiCli.subagents(&parent).unwrap();
+    let found = store_of(&parent).subagents(&parent).unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].subagent.as_deref(), Some("af20e08a2"));
     assert_eq!(found[0].title.as_deref(), Some("explore: sub job"));
-    let history = KimiCli.load(&found[0]).unwrap();
+    let history = store_of(&found[0]).load(&found[0]).unwrap();
     assert_eq!((history.state, history.turns.len()), (State::Ok, 2));
     assert!(render(&found[0], &history, 0).contains("R54: reply to"));
     let (flat, _) = read(&sample("l-legacy-flat"));
-    assert!(KimiCli.subagents(&flat).unwrap().is_empty());
+    assert!(store_of(&flat).subagents(&flat).unwrap().is_empty());
 }

@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::OpenMax;
 use super::history::{Keep, Loaded};
 use super::index::{self, Index};
 use super::layout::{Files, INDEX, INDEX_LOCK, read_whole};
 use super::records::Message;
-use crate::agents::{Agent as _, Companion};
+use super::writer;
+use crate::agents::Companion;
 use crate::host::processes::Running;
 use crate::session::{
     Changes, Content, EntryEdit, ForkPlan, History, IndexEdit, Lock, NewFiles, Part, Piece, Place, Plan,
@@ -100,10 +100,7 @@ pub(super) fn plan_fork(
     let turn = history.turn(n)?;
     history.cut_before(n + 1)?;
     let last = n as usize + 1 == history.turns.len();
-    if last
-        && turn.status != TurnStatus::Complete
-        && OpenMax.writer(session, history, &Running::default()).is_some()
-    {
+    if last && turn.status != TurnStatus::Complete && writer::writer(session, &Running::default()).is_some() {
         return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
     }
     let loaded = as_seen(session, history, &files)?;

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::index::{self, Entry, Index};
 use super::records::{Message, Role};
-use crate::agents::{Discovery, Memory};
+use crate::agents::Discovery;
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
 use crate::transcript::{EntryKind, Stamp, StoreDir, read_small, scan_bytes};
@@ -67,8 +67,15 @@ impl Files {
     }
 }
 
-/// What is remembered between two looks.
-struct Remembered {
+/// A look at a store, which the next one goes on from.
+#[derive(Default)]
+pub(super) struct Look {
+    pub found: Arc<Discovery>,
+    /// `None`: there was no store.
+    seen: Option<Seen>,
+}
+
+struct Seen {
     /// Both before their contents were read.
     index_stat: Option<Stamp>,
     dir_stat: Option<Stamp>,
@@ -82,35 +89,38 @@ struct Remembered {
     prompts: BTreeMap<String, (Stamp, Option<String>)>,
 }
 
-/// Whether index and directory are certainly the ones of the last look.
-pub(super) fn unchanged(root: &Path, previous: &Discovery) -> bool {
-    let Some(known) = remembered(previous) else { return false };
-    let same = || -> Result<bool> {
-        let Some(store) = StoreDir::open(root)? else { return Ok(false) };
-        let dir = store.stat(Path::new(SESSIONS))?;
-        let index = store.stat(Path::new(INDEX))?;
-        let vouch = |stat: Option<Stamp>| stat.is_none_or(|stat| stat.vouches(known.read_at));
-        Ok(dir.is_some() && (index, dir) == (known.index_stat, known.dir_stat) && vouch(index) && vouch(dir))
-    };
-    same().unwrap_or(false)
-}
-
-fn remembered(previous: &Discovery) -> Option<&Remembered> {
-    previous.memory.get()
+impl Look {
+    /// Whether index and directory are certainly the ones of this look: a store with very many sessions must not
+    /// cost a new list each time.
+    pub fn holds(&self, root: &Path) -> bool {
+        let Some(seen) = &self.seen else { return false };
+        let same = || -> Result<bool> {
+            let Some(store) = StoreDir::open(root)? else { return Ok(false) };
+            let dir = store.stat(Path::new(SESSIONS))?;
+            let index = store.stat(Path::new(INDEX))?;
+            let vouch = |stat: Option<Stamp>| stat.is_none_or(|stat| stat.vouches(seen.read_at));
+            Ok(dir.is_some()
+                && (index, dir) == (seen.index_stat, seen.dir_stat)
+                && vouch(index)
+                && vouch(dir))
+        };
+        same().unwrap_or(false)
+    }
 }
 
 /// All sessions of the store at `root`.
-pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
-    let Some(store) = StoreDir::open(root)? else { return Ok(Discovery::default()) };
+pub(super) fn look(root: &Path, last: Option<&Look>) -> Result<Look> {
+    let Some(store) = StoreDir::open(root)? else { return Ok(Look::default()) };
     let read_at = crate::transcript::clock();
     let dir_stat = store.stat(Path::new(SESSIONS))?;
     let mut directories = vec![PathBuf::new()];
     let Some(dir) = store.dir(Path::new(SESSIONS))? else {
-        return Ok(Discovery { directories, ..Discovery::default() });
+        let found = Arc::new(Discovery { directories, ..Discovery::default() });
+        return Ok(Look { found, seen: None });
     };
     directories.push(SESSIONS.into());
     let index_stat = store.stat(Path::new(INDEX))?;
-    let known = remembered(previous);
+    let known = last.and_then(|last| last.seen.as_ref());
     let (index, damage, index_hash) = read_index(&store, known, index_stat)?;
     let (mut links, mut unheard) = (Vec::new(), Vec::new());
     if store.is_link(Path::new(SESSIONS)) {
@@ -125,7 +135,7 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
         .filter_map(|entry| entry.name.into_string().ok())
         .collect();
 
-    let mut look = Look {
+    let mut look = Listing {
         store: &store,
         root: root.into(),
         names: &names,
@@ -157,19 +167,18 @@ pub(super) fn discover(root: &Path, previous: &Discovery) -> Result<Discovery> {
             Err(refusal) => look.unread(id, &refusal),
         }
     }
-    let Look { prompts, problems, .. } = look;
-    let remembered =
-        Remembered { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
+    let Listing { prompts, problems, .. } = look;
+    let seen = Seen { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
     let indexes = vec![INDEX.into()];
     let sessions = sessions.into_iter().map(Arc::new).collect();
-    let memory = Memory::new(remembered);
-    Ok(Discovery { sessions, problems, indexes, directories, links, unheard, memory })
+    let found = Arc::new(Discovery { sessions, problems, indexes, directories, links, unheard });
+    Ok(Look { found, seen: Some(seen) })
 }
 
 /// The index as it is now, or the last sound one with what is wrong now.
 fn read_index(
     store: &StoreDir,
-    known: Option<&Remembered>,
+    known: Option<&Seen>,
     stat: Option<Stamp>,
 ) -> Result<(Arc<Index>, Option<Damage>, FileHash)> {
     if let Some(known) = known
@@ -211,7 +220,7 @@ pub(super) fn read_whole(store: &StoreDir, file: &Path) -> Result<Option<Vec<u8>
 }
 
 /// One look at the store.
-struct Look<'a> {
+struct Listing<'a> {
     store: &'a StoreDir,
     root: Arc<Path>,
     /// Every name in the directory of sessions.
@@ -221,7 +230,7 @@ struct Look<'a> {
     problems: Vec<Damage>,
 }
 
-impl Look<'_> {
+impl Listing<'_> {
     fn problem(&mut self, what: String) {
         self.problems.push(index::damage_of_all(&what));
     }

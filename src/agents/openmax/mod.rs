@@ -19,37 +19,49 @@ mod whole;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
-use super::{Agent, Companion, Discovery, SharedIndex, modified, unless_irregular};
-use crate::host::Environment;
+use super::{Agent, AgentStore, Companion, Discovery, SharedIndex, modified, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
 
 use history::Loaded;
-use layout::Files;
+use layout::{Files, Look};
 
-/// OpenMax; what it remembers of a store is in `Discovery::memory`.
-pub struct OpenMax;
+/// Opens the stores of OpenMax. The client has no variable of its own for their place.
+pub static AGENT: Agent = Agent {
+    place: |env| Some(env.home.as_ref()?.join(".openmax")),
+    open: |root| Arc::new(OpenMax { root, last: Mutex::default() }),
+};
 
-impl Agent for OpenMax {
+/// A store of OpenMax.
+struct OpenMax {
+    root: Arc<Path>,
+    last: Mutex<Option<Arc<Look>>>,
+}
+
+impl AgentStore for OpenMax {
     fn kind(&self) -> AgentKind {
         AgentKind::OpenMax
     }
 
-    fn place(&self, env: &Environment) -> Option<PathBuf> {
-        // The client has no variable of its own for this.
-        Some(env.home.as_ref()?.join(".openmax"))
+    fn root(&self) -> &Arc<Path> {
+        &self.root
     }
 
-    fn discover(&self, root: &Path, previous: &Discovery) -> Result<Discovery> {
-        layout::discover(root, previous)
-    }
-
-    fn unchanged(&self, root: &Path, previous: &Discovery) -> bool {
-        layout::unchanged(root, previous)
+    fn discover(&self) -> Result<Arc<Discovery>> {
+        let last = self.last.lock().clone();
+        if let Some(last) = last.as_ref().filter(|last| last.holds(&self.root)) {
+            return Ok(last.found.clone());
+        }
+        let look = layout::look(&self.root, last.as_deref())?;
+        let found = look.found.clone();
+        *self.last.lock() = Some(Arc::new(look));
+        Ok(found)
     }
 
     fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {

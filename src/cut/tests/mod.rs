@@ -151,7 +151,10 @@ fn of_many_equal_undos_at_once_one_cuts_and_the_others_are_refused() {
 fn a_result_that_does_not_read_as_promised_is_put_back() {
     /// Reads one turn less than there is after the cut.
     struct Liar;
-    impl crate::agents::Agent for Liar {
+    impl crate::agents::AgentStore for Liar {
+        fn root(&self) -> &std::sync::Arc<Path> {
+            Toy.root()
+        }
         fn load_again(&self, session: &Session, _: &mut crate::transcript::Passes) -> Result<History> {
             let mut history = Toy.load(session)?;
             history.turns.pop();
@@ -183,11 +186,8 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         fn kind(&self) -> crate::session::AgentKind {
             Toy.kind()
         }
-        fn place(&self, _: &crate::host::Environment) -> Option<std::path::PathBuf> {
-            None
-        }
-        fn discover(&self, _: &Path, _: &crate::agents::Discovery) -> Result<crate::agents::Discovery> {
-            Ok(Default::default())
+        fn discover(&self) -> Result<std::sync::Arc<crate::agents::Discovery>> {
+            Toy.discover()
         }
         fn items(
             &self,

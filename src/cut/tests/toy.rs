@@ -9,10 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use crate::agents::{Agent, Discovery};
+use crate::agents::{AgentStore, Discovery, store_of};
 use crate::cut::StateDir;
 use crate::cut::verify::Proof;
-use crate::host::Environment;
 use crate::session::*;
 
 pub struct Toy;
@@ -122,7 +121,11 @@ fn view(root: &Path, file: &Path) -> (FileView, Vec<u8>) {
     (FileView { file: file.to_owned(), len: Some(bytes.len() as u64), hash }, bytes)
 }
 
-impl Agent for Toy {
+impl AgentStore for Toy {
+    fn root(&self) -> &Arc<Path> {
+        unreachable!("a cut knows where its session is")
+    }
+
     fn kind(&self) -> AgentKind {
         AgentKind::KimiCli
     }
@@ -214,7 +217,7 @@ impl Agent for Toy {
     }
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
-        crate::agents::agent(AgentKind::KimiCli).plan_undo(session, history, n)
+        store_of(session).plan_undo(session, history, n)
     }
 
     fn plan_fork(
@@ -224,18 +227,15 @@ impl Agent for Toy {
         n: u32,
         project: Option<&Path>,
     ) -> Result<ForkPlan> {
-        crate::agents::agent(AgentKind::KimiCli).plan_fork(session, history, n, project)
+        store_of(session).plan_fork(session, history, n, project)
     }
 
     fn writer(&self, _: &Session, _: &History, _: &crate::host::processes::Running) -> Option<Writer> {
         None
     }
 
-    fn place(&self, _: &Environment) -> Option<PathBuf> {
-        None
-    }
-    fn discover(&self, _: &Path, _: &Discovery) -> Result<Discovery> {
-        Ok(Discovery::default())
+    fn discover(&self) -> Result<Arc<Discovery>> {
+        Ok(Arc::default())
     }
     fn items(&self, _: &Session, _: &Turn, _: &[u8], _: &mut ItemSink<'_>) -> Result<()> {
         Ok(())

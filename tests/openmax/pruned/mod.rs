@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use client::{CUT, Client, Dice, Form, Kind, Message};
+use turnfs::agents::store_of;
 use turnfs::session::{Content, Errno, History, NewFiles, Part, Session, SessionKey, Step};
 use turnfs::transcript;
 
-use crate::store::{Store, openmax};
+use crate::store::Store;
 
 const ID: &str = "0e3b7c52-8a1d-4f6e-9b20-5d7c1a2e3f40";
 const THREADS: u64 = 4;
@@ -129,7 +130,7 @@ impl Case<'_> {
     /// False for a transcript that holds what nobody said.
     fn check(&mut self) -> bool {
         let session = self.store.session(ID);
-        let history = openmax().load(&session).unwrap();
+        let history = store_of(&session).load(&session).unwrap();
         if let Some(to) = std::env::var_os("TURNFS_TEST_KEEP") {
             for (path, bytes) in self.store.snapshot() {
                 fs::write(Path::new(&to).join(path.file_name().unwrap()), bytes).unwrap();
@@ -236,8 +237,8 @@ impl Case<'_> {
         assert!(said.ends_with(&shown[shown.len() - tail..]), "{shown:?} {said:?}");
         if history.turns.len() > 1 {
             let refusals = [
-                openmax().plan_undo(session, history, 1).err(),
-                openmax().plan_fork(session, history, 0, None).err(),
+                store_of(session).plan_undo(session, history, 1).err(),
+                store_of(session).plan_fork(session, history, 0, None).err(),
             ];
             for refusal in refusals.into_iter().flatten() {
                 assert_eq!(refusal.errno(), Errno::NODATA);
@@ -274,7 +275,7 @@ impl Case<'_> {
         truth: &[usize],
         turns: &[Range<usize>],
     ) {
-        let plan = match openmax().plan_fork(session, history, n, None) {
+        let plan = match store_of(session).plan_fork(session, history, n, None) {
             Ok(plan) => plan,
             Err(refusal) => {
                 assert_eq!(refusal.errno(), Errno::NODATA, "{refusal}");
@@ -311,7 +312,7 @@ impl Case<'_> {
     }
 
     fn reads_as(&self, session: &Session, kept: &[usize], what: &str) {
-        let history = openmax().load(session).unwrap();
+        let history = store_of(session).load(session).unwrap();
         assert!(history.readable().is_ok(), "{what}");
         let mut said = Vec::new();
         if history.files[0].len.is_some() {
@@ -331,7 +332,7 @@ impl Case<'_> {
         turns: &[Range<usize>],
         stays: bool,
     ) {
-        let plan = match openmax().plan_undo(session, history, n) {
+        let plan = match store_of(session).plan_undo(session, history, n) {
             Ok(plan) => plan,
             Err(refusal) => {
                 assert_eq!(refusal.errno(), Errno::NODATA, "{refusal}");

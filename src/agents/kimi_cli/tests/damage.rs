@@ -153,7 +153,7 @@ fn r24_a_lone_surrogate_shows_as_a_replacement_and_a_line_separator_splits_nothi
     assert_eq!(history.turns[0].text_len, text.len() as u64);
     let turn = &history.turns[0];
     let span = read_range(&session.key.root, &turn.file, turn.span.clone()).unwrap();
-    assert_eq!(KimiCli.prompt(&session, turn, &span).unwrap(), "turn \u{fffd} \u{2028}one");
+    assert_eq!(store_of(&session).prompt(&session, turn, &span).unwrap(), "turn \u{fffd} \u{2028}one");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn an_undone_session_is_empty_and_not_damaged() {
         fs::write(session.join(file), &whole[..first]).unwrap();
     }
     let found = discover(&sample.store);
-    let history = KimiCli.load(&found.sessions[0]).unwrap();
+    let history = store_of(&found.sessions[0]).load(&found.sessions[0]).unwrap();
     assert_eq!((history.state, history.turns.len(), history.cuts.len()), (State::Empty, 0, 1));
     assert_eq!(history.head_bytes, 49);
 }

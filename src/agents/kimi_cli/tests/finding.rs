@@ -152,15 +152,16 @@ fn a_store_that_is_not_there_has_no_sessions() {
 fn title_and_first_prompt_follow_the_files() {
     let (_dir, sample) = copy_of("a-plain");
     let session = sample.store.join("sessions/301f8022c44669fd30b93f123c419b45").join(ID);
-    let first = discover(&sample.store);
+    let store = KimiCli::at(&*sample.store);
+    let first = store.discover().unwrap();
     assert_eq!(first.sessions[0].title.as_deref(), Some("turn one"));
     let created = first.sessions[0].created;
     settle();
-    let first = KimiCli.discover(&sample.store, &first).unwrap();
+    store.discover().unwrap();
 
     let state = fs::read_to_string(session.join("state.json")).unwrap();
     fs::write(session.join("state.json"), state.replace("\"turn one\"", "\"renamed\"")).unwrap();
-    let second = KimiCli.discover(&sample.store, &first).unwrap();
+    let second = store.discover().unwrap();
     assert_eq!(second.sessions[0].title.as_deref(), Some("renamed"));
     assert_eq!(second.sessions[0].created, created);
 
@@ -172,13 +173,13 @@ fn title_and_first_prompt_follow_the_files() {
         "{{\"timestamp\": 1796049999.5, \"message\": {{\"type\": \"TurnBegin\", \"payload\": {{\"user_input\": \"{prompt}\"}}}}}}"
     );
     fs::write(session.join("wire.jsonl"), format!("{header}\n{begin}\n")).unwrap();
-    let third = KimiCli.discover(&sample.store, &second).unwrap();
+    let third = store.discover().unwrap();
     assert!(third.sessions[0].first_prompt.as_deref().unwrap().starts_with("another beginning"));
     assert_eq!(third.sessions[0].first_prompt.as_deref().unwrap().chars().count(), 1000);
     assert!(third.sessions[0].created > created);
 
     fs::write(session.join("wire.jsonl"), format!("{header}\n")).unwrap();
-    let fourth = KimiCli.discover(&sample.store, &third).unwrap();
+    let fourth = store.discover().unwrap();
     assert_eq!(fourth.sessions[0].first_prompt, None);
 }
 
@@ -193,7 +194,7 @@ fn a_first_prompt_with_a_large_image_is_found() {
     fs::write(session.join("wire.jsonl"), begin).unwrap();
     let found = discover(&sample.store);
     assert_eq!(found.sessions[0].first_prompt.as_deref(), Some("look"));
-    let history = KimiCli.load(&found.sessions[0]).unwrap();
+    let history = store_of(&found.sessions[0]).load(&found.sessions[0]).unwrap();
     let text = render(&found.sessions[0], &history, 0);
     assert!(text.contains("[image/png, 230400 bytes]") && text.len() < 500, "{text}");
 }
@@ -207,10 +208,11 @@ fn a_thousand_sessions_are_read_once() {
         copy(&group.join(ID), &group.join(format!("session-{n}")));
     }
     settle();
-    let cold = discover(dir.path());
+    let store = KimiCli::at(dir.path());
+    let cold = store.discover().unwrap();
     assert_eq!((cold.sessions.len(), cold.problems.len()), (1001, 0));
     let reads_before = reads();
-    let warm = KimiCli.discover(dir.path(), &cold).unwrap();
+    let warm = store.discover().unwrap();
     // Looking at the counter is counted too; a read per session would be a thousand.
     assert!(reads() - reads_before < 10, "{} reads", reads() - reads_before);
     assert_eq!(warm.sessions.len(), 1001);
