@@ -75,8 +75,7 @@ impl Case<'_> {
         self.passes.begin();
         let grown = self.agent.load_again(self.session, &mut self.passes);
         let whole = self.agent.load(self.session);
-        // Indented, which takes much longer, only where they differ.
-        if format!("{grown:?}") != format!("{whole:?}") {
+        if grown != whole {
             let at = format!("{}, step {}: {what}", self.name, self.steps);
             assert_eq!(format!("{grown:#?}"), format!("{whole:#?}"), "{at}");
             panic!("{at}");
@@ -142,7 +141,8 @@ fn a_session_that_grows_line_by_line_is_what_the_whole_is() {
 
 #[test]
 fn a_session_that_grows_by_chunks_that_end_anywhere_is_what_the_whole_is() {
-    for seed in 2..6 {
+    let seeds = if std::env::var_os("TURNFS_TEST_ALL").is_some() { 2..6 } else { 2..4 };
+    for seed in seeds {
         grow(false, seed, |_, _, _| {});
     }
 }

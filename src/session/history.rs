@@ -130,7 +130,7 @@ pub struct CutAt {
 
 /// The result of the one pass over a session's files. Listing, reading, plan, undo, fork and errors
 /// all use this and never look at records themselves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     pub state: State,
     /// Everything found, torn tails too; the one that is shown is [`History::shown_damage`].

@@ -35,6 +35,19 @@ fn on_its_own<T>(store: &Store, act: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Lets the entries of OpenMax's index be a minute older, as if the undo had been made then: a fork waits until its
+/// second is a later one.
+fn a_minute_passes(store: &Store) {
+    let index = store.root().join("sessions/index.json");
+    let Ok(bytes) = std::fs::read(&index) else { return };
+    let mut entries: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    for entry in entries.as_array_mut().unwrap() {
+        let at = entry["updated_at"].as_u64().unwrap();
+        entry["updated_at"] = (at - 60).into();
+    }
+    std::fs::write(&index, serde_json::to_vec(&entries).unwrap()).unwrap();
+}
+
 /// What a fork of the untouched session at each turn shows; `None` where it is refused.
 fn forks(sample: &Sample) -> Vec<Option<Shown>> {
     let store = sample.copy();
@@ -85,9 +98,11 @@ fn every_branch_of(kind: AgentKind) -> u64 {
             if store.undo(n).is_err() {
                 continue;
             }
+            a_minute_passes(&store);
             made += check(&sample, &store, 1, &wanted, &format!("undo {n}"));
             // A deeper undo on top: what lies between the two is only in its backup.
             if n > 0 && store.undo(n / 2).is_ok() {
+                a_minute_passes(&store);
                 made += check(&sample, &store, 1, &wanted, &format!("undo {n}, undo {}", n / 2));
                 made += check(&sample, &store, 2, &wanted, &format!("undo {n}, undo {}", n / 2));
             }
