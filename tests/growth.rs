@@ -29,6 +29,16 @@ impl Dice {
     }
 }
 
+/// Whether everything is to be tried.
+fn is_all() -> bool {
+    std::env::var_os("TURNFS_TEST_ALL").is_some()
+}
+
+/// A piece is at most this part of a file.
+fn pieces() -> usize {
+    if is_all() { 12 } else { 6 }
+}
+
 /// A file that grows.
 struct Growing {
     path: PathBuf,
@@ -43,7 +53,7 @@ impl Growing {
         let rest = &self.whole[self.there..];
         let len = match by_lines {
             true => memchr(rest).map_or(rest.len(), |newline| newline + 1),
-            false => 1 + dice.below((self.whole.len() / 12).min(rest.len())),
+            false => 1 + dice.below((self.whole.len() / pieces()).min(rest.len())),
         };
         self.there += len;
         rest[..len].to_vec()
@@ -141,7 +151,7 @@ fn a_session_that_grows_line_by_line_is_what_the_whole_is() {
 
 #[test]
 fn a_session_that_grows_by_chunks_that_end_anywhere_is_what_the_whole_is() {
-    let seeds = if std::env::var_os("TURNFS_TEST_ALL").is_some() { 2..6 } else { 2..4 };
+    let seeds = if is_all() { 2..6 } else { 2..4 };
     for seed in seeds {
         grow(false, seed, |_, _, _| {});
     }
