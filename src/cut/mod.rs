@@ -65,7 +65,7 @@ pub struct UndoDone {
     pub drops: u32,
 }
 
-/// Removes turn `n` and everything after it from `session`. `seen` is the view that the caller decided
+/// Removes turn `n` and everything after it from `session`, which is in the store `agent`. `seen` is the view that the caller decided
 /// on: if the content differs from it now, the cut is refused. Blocks until it is durable.
 /// With `force` a live agent does not refuse it, nor does what was only appended behind what was seen.
 ///
