@@ -19,6 +19,7 @@ use super::verify::Proof;
 use crate::agents::{self, AgentStore};
 use crate::session::{
     FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SqlValue, Turn, TurnDetail, TurnStatus,
+    time_of_writing,
 };
 
 /// Makes a session of the turns before undo `number` up to turn `n`, one of those that it removed; `None`: the last
@@ -27,13 +28,14 @@ use crate::session::{
 /// # Errors
 /// [`Refusal::NoSuchUndo`], [`Refusal::NotInBranch`]; [`Refusal::Lost`] where the state before the undo cannot be put
 /// together any more; and as every fork. Nothing is left behind.
-pub(super) fn fork(
+pub fn fork(
     agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     number: u32,
     n: Option<u32>,
 ) -> Result<(String, u32)> {
+    time_of_writing()?;
     let none = || Refusal::NoSuchUndo { asked: number };
     if super::state::Folder::find(state, &session.key)?.is_none() {
         return Err(none());

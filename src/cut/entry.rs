@@ -119,7 +119,7 @@ pub(super) fn locks(store: &Tree, record: &Record) -> Result<HeldLocks> {
 }
 
 /// The store, opened, that a session of the state directory is in.
-pub(super) fn agent_of(locked: &Locked) -> Result<Arc<dyn AgentStore>> {
+pub(super) fn opened_store(locked: &Locked) -> Result<Arc<dyn AgentStore>> {
     let identity = locked.folder.identity()?;
     let of_known_kind = identity.and_then(|identity| Some((identity.agent.parse().ok()?, identity.root)));
     let unknown = || Refusal::Unsupported { what: "the agent of an interrupted cut".into() };

@@ -21,9 +21,16 @@ use super::undone::{self, Turns};
 use super::verify::{self, Expected, is_rebuilt};
 use super::writers::{look_for_writer, take_hands};
 use crate::agents::AgentStore;
-use crate::session::{History, Lock, Refusal, Result, Rows, Session, Turn};
+use crate::session::{History, Lock, Refusal, Result, Rows, Session, Turn, time_of_writing};
 
-pub(super) fn undo(
+/// Removes turn `n` and everything after it from `session`, which is in the store `agent`. `seen` is the view that
+/// the caller decided on: if the content differs from it now, the cut is refused. Blocks until it is durable.
+/// With `force` a live agent does not refuse it, nor does what was only appended behind what was seen.
+///
+/// # Errors
+/// The store is as before whenever an error is returned, except [`Refusal::NotPutBack`]: then its journal stays, and the
+/// next recovery tries again.
+pub fn undo(
     agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
@@ -31,6 +38,7 @@ pub(super) fn undo(
     n: u32,
     force: bool,
 ) -> Result<UndoDone> {
+    time_of_writing()?;
     let store = Tree::store(&session.key.root)?;
     let locked = Locked::take(state, &session.key, &session.id, &store)?;
     recover_session(&locked, &store)?;
@@ -104,13 +112,20 @@ pub(super) fn undo(
     Ok(UndoDone { number, keeps: plan.promise.turns, drops: before - plan.promise.turns.min(before) })
 }
 
-pub(super) fn redo(
+/// Brings back what an undo removed, byte for byte: the latest, or the one with this number.
+/// Returns its number and how many turns came back.
+///
+/// # Errors
+/// [`Refusal::NothingToRedo`];
+/// [`Refusal::MovedOn`] when anything changed since. The store is as before, except with [`Refusal::NotPutBack`].
+pub fn redo(
     agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     number: Option<u32>,
     force: bool,
 ) -> Result<(u32, u32)> {
+    time_of_writing()?;
     let nothing = || Refusal::NothingToRedo { asked: number };
     let store = Tree::store(&session.key.root)?;
     if super::state::Folder::find(state, &session.key)?.is_none() {

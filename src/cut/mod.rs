@@ -42,6 +42,8 @@ mod writers;
 #[cfg(test)]
 mod tests;
 
+pub use branch::fork as fork_undone;
+pub use execute::{redo, undo};
 pub use private::PrivateDir;
 pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
@@ -65,42 +67,6 @@ pub struct UndoDone {
     pub drops: u32,
 }
 
-/// Removes turn `n` and everything after it from `session`, which is in the store `agent`. `seen` is the view that the caller decided
-/// on: if the content differs from it now, the cut is refused. Blocks until it is durable.
-/// With `force` a live agent does not refuse it, nor does what was only appended behind what was seen.
-///
-/// # Errors
-/// The store is as before whenever an error is returned, except [`Refusal::NotPutBack`]: then its journal stays, and the
-/// next recovery tries again.
-pub fn undo(
-    agent: &dyn AgentStore,
-    state: &StateDir,
-    session: &Session,
-    seen: &History,
-    n: u32,
-    force: bool,
-) -> Result<UndoDone> {
-    time_of_writing()?;
-    execute::undo(agent, state, session, seen, n, force)
-}
-
-/// Brings back what an undo removed, byte for byte: the latest, or the one with this number.
-/// Returns its number and how many turns came back.
-///
-/// # Errors
-/// [`Refusal::NothingToRedo`];
-/// [`Refusal::MovedOn`] when anything changed since. The store is as before, except with [`Refusal::NotPutBack`].
-pub fn redo(
-    agent: &dyn AgentStore,
-    state: &StateDir,
-    session: &Session,
-    number: Option<u32>,
-    force: bool,
-) -> Result<(u32, u32)> {
-    time_of_writing()?;
-    execute::redo(agent, state, session, number, force)
-}
-
 /// Makes a new session with the turns 0..=n of `session`; returns its id.
 ///
 /// # Errors
@@ -114,23 +80,6 @@ pub fn fork(
 ) -> Result<String> {
     time_of_writing()?;
     fork::fork(agent, state, session, seen, n, Proof::Turns)
-}
-
-/// Makes a new session of what undo `number` removed: the turns that were kept then and the removed ones up to `n`
-/// (`None`: the last finished one). Returns its id and `n`. However the session has gone on since.
-///
-/// # Errors
-/// [`Refusal::NoSuchUndo`], [`Refusal::NotInBranch`]; [`Refusal::Lost`] where the state before the undo cannot be
-/// put together any more. Nothing is left behind whenever an error is returned.
-pub fn fork_undone(
-    agent: &dyn AgentStore,
-    state: &StateDir,
-    session: &Session,
-    number: u32,
-    n: Option<u32>,
-) -> Result<(String, u32)> {
-    time_of_writing()?;
-    branch::fork(agent, state, session, number, n)
 }
 
 /// Makes a new session of a damaged one's turns that end before the first damage: as many as can be proved

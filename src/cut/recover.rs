@@ -133,7 +133,7 @@ fn settle_record(locked: &Locked, store: &Tree, record: &Record) -> Result<Vec<S
         return Ok(Vec::new());
     }
     let backup = locked.tree().sub(&dir)?;
-    let agent = &*entry::agent_of(locked)?;
+    let agent = &*entry::opened_store(locked)?;
     let _store_locks = entry::locks(store, record)?;
     let hands = leases_for(store, record);
     let context = ApplyContext { agent, store, hands: &hands, backup: Some(&backup) };
@@ -177,7 +177,7 @@ fn is_worked_on(store: &Tree, record: &Record) -> Result<bool> {
 
 /// A fork that is complete stays, any other one goes.
 fn settle_fork(locked: &Locked, store: &Tree, record: &Record, who: &str) -> Result<String> {
-    let agent = &*entry::agent_of(locked)?;
+    let agent = &*entry::opened_store(locked)?;
     let hands = match record.entry() {
         Some(_) => entry::locks(store, record)?,
         None => HeldLocks::default(),

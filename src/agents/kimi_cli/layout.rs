@@ -108,7 +108,7 @@ pub(super) fn look(root: &Arc<Path>, last: Option<&Look>) -> Result<Look> {
     let at = crate::transcript::clock();
     let Some(store) = StoreDir::open(root)? else { return Ok(Look::default()) };
     let before = last.and_then(|last| last.seen.as_ref());
-    let mut look = Listing {
+    let mut look = Finder {
         root: root.clone(),
         before,
         previous: last.map_or(&[], |last| &last.found.sessions),
@@ -156,13 +156,13 @@ pub(super) fn look(root: &Arc<Path>, last: Option<&Look>) -> Result<Look> {
     for (group, entry, path, place) in std::mem::take(&mut look.links) {
         look.entry(&group, &entry, true, &path, &place);
     }
-    let Listing { mut found, known, .. } = look;
+    let Finder { mut found, known, .. } = look;
     found.indexes = vec![INDEX.into()];
     Ok(Look { found: Arc::new(found), seen: Some(Seen { at, index, projects, sessions: known }) })
 }
 
 /// One look at a store.
-struct Listing<'a> {
+struct Finder<'a> {
     root: Arc<Path>,
     before: Option<&'a Seen>,
     previous: &'a [Arc<Session>],
@@ -174,7 +174,7 @@ struct Listing<'a> {
     links: Vec<(Rc<StoreDir>, Entry, PathBuf, Place)>,
 }
 
-impl Listing<'_> {
+impl Finder<'_> {
     fn without_sessions(self) -> Look {
         Look { found: Arc::new(self.found), seen: None }
     }

@@ -135,7 +135,7 @@ pub(super) fn look(root: &Path, last: Option<&Look>) -> Result<Look> {
         .filter_map(|entry| entry.name.into_string().ok())
         .collect();
 
-    let mut look = Listing {
+    let mut look = Finder {
         store: &store,
         root: root.into(),
         names: &names,
@@ -167,7 +167,7 @@ pub(super) fn look(root: &Path, last: Option<&Look>) -> Result<Look> {
             Err(refusal) => look.unread(id, &refusal),
         }
     }
-    let Listing { prompts, problems, .. } = look;
+    let Finder { prompts, problems, .. } = look;
     let seen = Seen { index_stat, dir_stat, read_at, index_hash, index: index.clone(), damage, prompts };
     let indexes = vec![INDEX.into()];
     let sessions = sessions.into_iter().map(Arc::new).collect();
@@ -220,7 +220,7 @@ pub(super) fn read_whole(store: &StoreDir, file: &Path) -> Result<Option<Vec<u8>
 }
 
 /// One look at the store.
-struct Listing<'a> {
+struct Finder<'a> {
     store: &'a StoreDir,
     root: Arc<Path>,
     /// Every name in the directory of sessions.
@@ -230,7 +230,7 @@ struct Listing<'a> {
     problems: Vec<Damage>,
 }
 
-impl Listing<'_> {
+impl Finder<'_> {
     fn problem(&mut self, what: String) {
         self.problems.push(index::damage_of_all(&what));
     }
