@@ -29,6 +29,20 @@ pub enum Invalidation {
     Content { ino: u64 },
 }
 
+impl Invalidation {
+    /// The values of the label `kind` of the metric.
+    pub(super) const KINDS: [&str; 3] = ["entry", "attributes", "content"];
+
+    /// Its place in [`Invalidation::KINDS`].
+    pub(super) fn kind(&self) -> usize {
+        match self {
+            Invalidation::Entry { .. } => 0,
+            Invalidation::Attributes { .. } => 1,
+            Invalidation::Content { .. } => 2,
+        }
+    }
+}
+
 impl Fs {
     /// How long an answer about a node may be remembered. `heard`: how much had been heard before the answer
     /// was made; if there is news since then it may be wrong already.

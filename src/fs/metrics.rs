@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Fs;
+use super::invalidation::Invalidation;
 use crate::session::{AgentKind, State};
 use crate::transcript::metrics::{self, ReadKind};
 
@@ -35,11 +36,13 @@ operations! {
 
 static REQUESTS: [AtomicU64; Op::ALL.len()] = [const { AtomicU64::new(0) }; Op::ALL.len()];
 
-static INVALIDATIONS: AtomicU64 = AtomicU64::new(0);
+/// By [`Invalidation::KINDS`].
+static INVALIDATIONS: [AtomicU64; Invalidation::KINDS.len()] =
+    [const { AtomicU64::new(0) }; Invalidation::KINDS.len()];
 
 /// Counts an invalidation that the kernel was sent.
-pub fn count_invalidation() {
-    INVALIDATIONS.fetch_add(1, Ordering::Relaxed);
+pub fn count_invalidation(sent: &Invalidation) {
+    INVALIDATIONS[sent.kind()].fetch_add(1, Ordering::Relaxed);
 }
 
 /// Counts a request.
@@ -71,8 +74,11 @@ pub(super) fn text(fs: &Fs) -> String {
         let requests = REQUESTS[*op as usize].load(Ordering::Relaxed);
         sample(&mut out, "turnfs_fuse_requests_total", &format!("op=\"{}\"", op.name()), requests);
     }
-    let sent = INVALIDATIONS.load(Ordering::Relaxed);
-    single(&mut out, "turnfs_invalidations_total", "counter", "Invalidations sent to the kernel.", sent);
+    family(&mut out, "turnfs_invalidations_total", "counter", "Invalidations sent to the kernel.");
+    for (kind, sent) in Invalidation::KINDS.iter().zip(&INVALIDATIONS) {
+        let sent = sent.load(Ordering::Relaxed);
+        sample(&mut out, "turnfs_invalidations_total", &format!("kind=\"{kind}\""), sent);
+    }
     family(&mut out, "turnfs_sessions", "gauge", "Sessions by state; unread: not looked at since the mount.");
     for ((agent, state), sessions) in sessions(fs) {
         sample(&mut out, "turnfs_sessions", &format!("agent=\"{agent}\",state=\"{state}\""), sessions);

@@ -139,7 +139,7 @@ enum Told {
 /// Gives one notice. It is not repeated without need: the kernel drops an answer about attributes that crosses a
 /// notice, and goes on with the size of before if that happens twice to one reader.
 fn tell(notifier: &Notifier, stale: &Invalidation) -> Told {
-    crate::fs::count_invalidation();
+    crate::fs::count_invalidation(stale);
     let told = match stale {
         Invalidation::Entry { parent, name } => notifier.inval_entry(INodeNo(*parent), name),
         // A negative offset: no page.
