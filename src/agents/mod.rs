@@ -5,6 +5,7 @@
 //! `records` (a line), `items` (what a turn shows), `cuts` (forks and undos as steps), `writer` (who has a
 //! session open). What several of them need: `json`, `json_array` (edits an index that is one), `data_url`.
 
+pub mod claude_code;
 pub mod codex;
 mod data_url;
 mod json;

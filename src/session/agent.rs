@@ -10,6 +10,7 @@ macro_rules! for_each_agent {
             KimiCli "kimi-cli" kimi_cli,
             Codex "codex" codex,
             OpenMax "openmax" openmax,
+            ClaudeCode "claude-code" claude_code,
         }
     };
 }

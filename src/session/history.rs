@@ -154,6 +154,19 @@ pub struct History {
     pub model: Option<String>,
     /// The name given last in the transcript, where it records names.
     pub name: Option<String>,
+    /// What the store still holds of turns that were left behind when the user went on from an earlier one; oldest first.
+    pub branches: Vec<Branch>,
+    /// Which of them this history is, if it is one ([`History::abandoned`]).
+    pub branch: Option<u32>,
+}
+
+/// Turns that were left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// How many of the session's turns lead to it.
+    pub shared: u32,
+    /// Its own turns, numbered on from those.
+    pub turns: Vec<Turn>,
 }
 
 impl History {
@@ -175,7 +188,31 @@ impl History {
             head_bytes: 0,
             model: None,
             name: None,
+            branches: Vec::new(),
+            branch: None,
         }
+    }
+
+    /// An abandoned branch (from 1) as a history that can be forked: the turns that lead to it, and its own.
+    ///
+    /// # Errors
+    /// [`Refusal::NotFound`] if there is no such branch; and as [`History::readable`].
+    pub fn abandoned(&self, number: u32) -> Result<History, Refusal> {
+        self.readable()?;
+        let index = number.checked_sub(1);
+        let branch = index.and_then(|index| self.branches.get(index as usize));
+        let branch =
+            branch.ok_or_else(|| Refusal::NotFound { what: format!("the branch abandoned/{number}") })?;
+        let shared = self.turns.iter().take(branch.shared as usize);
+        let turns: Vec<Turn> = shared.chain(&branch.turns).cloned().collect();
+        let point = CutPoint { confidence: Confidence::Exact, kept: Vec::new(), at: None };
+        Ok(History {
+            sound_turns: turns.len() as u32,
+            cuts: vec![Ok(point); turns.len() + 1],
+            turns,
+            branch: index,
+            ..self.clone()
+        })
     }
 
     /// The turns of a damaged session that end before the first damage, as a history that can be forked: what

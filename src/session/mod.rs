@@ -17,7 +17,7 @@ mod words;
 pub use agent::AgentKind;
 pub(crate) use agent::for_each_agent;
 pub use damage::{Damage, DamageClass, open_calls};
-pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
+pub use history::{Branch, CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
 pub use plan::{
     Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Postcondition, Row,

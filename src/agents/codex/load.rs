@@ -128,16 +128,15 @@ fn history(mut whole: Found, lineage: &Lineage, files: Vec<FileView>) -> History
         turn.text_len += render::heading_len(turn);
     }
     History {
-        state,
         damages: whole.damages,
         turns,
         sound_turns,
         cuts,
         notes: whole.notes,
-        files,
         head_bytes,
         model: whole.model,
         name: whole.name.and_then(|given| given.thread_name),
+        ..History::without_turns(state, files)
     }
 }
 

@@ -197,8 +197,8 @@ impl Reading {
             let live = views.iter().position(|view| turns.iter().any(|turn| *turn.file == *view.file));
             views.rotate_left(live.unwrap_or(0));
         }
-        let (model, name) = (None, None);
-        Ok(History { state, damages, turns, sound_turns, cuts, notes, files: views, head_bytes, model, name })
+        let empty = History::without_turns(state, views);
+        Ok(History { damages, turns, sound_turns, cuts, notes, head_bytes, ..empty })
     }
 }
 

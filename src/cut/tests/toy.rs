@@ -198,18 +198,10 @@ impl AgentStore for Toy {
             point.push(kept("wire.jsonl".into(), "wire.jsonl".into(), *wire_at));
             cuts.push(Ok(CutPoint { confidence: Confidence::Exact, kept: point, at: None }));
         }
-        Ok(History {
-            state: if turns.is_empty() { State::Empty } else { State::Ok },
-            damages: Vec::new(),
-            sound_turns: turns.len() as u32,
-            head_bytes: starts[0].0,
-            turns,
-            cuts,
-            notes: Vec::new(),
-            files,
-            model: None,
-            name: None,
-        })
+        let state = if turns.is_empty() { State::Empty } else { State::Ok };
+        let sound_turns = turns.len() as u32;
+        let empty = History::without_turns(state, files);
+        Ok(History { sound_turns, head_bytes: starts[0].0, turns, cuts, ..empty })
     }
 
     fn undo_refusals(&self, _: &Session, history: &History) -> Result<Vec<Result<()>>> {

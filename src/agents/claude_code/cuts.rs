@@ -1,0 +1,272 @@
+//! Cuts of this store as steps. Facts: `docs/stores/claude-code.md`, "FORK" and "UNDO".
+//!
+//! A fork is a new transcript of the lines that are kept. An undo cuts the transcript off where the client then finds
+//! exactly the kept turns; where a branch was abandoned it would find that again, so the file is written anew.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::history::{self, Reading};
+use super::layout;
+use super::tree::{self, Owner, Tree, What};
+use super::writer::{self, Live};
+use crate::host::processes::Running;
+use crate::session::{
+    Changes, Content, DamageClass, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan, Postcondition,
+    Refusal, Result, Session, Step, UndoPlan,
+};
+use crate::transcript::Passes;
+
+/// The beginning of a transcript that is a session of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefix {
+    pub bytes: u64,
+    pub lines: u64,
+}
+
+/// Why a session cannot be left without turns.
+pub(super) fn without_turns() -> Refusal {
+    Refusal::CannotCut {
+        what: "claude has no session without a prompt, so turn 0 cannot be undone".into(),
+        hint: Some("start a new session instead; this one stays as it is".into()),
+    }
+}
+
+/// For each number of turns, the beginning of the file in which the client would find exactly these turns, if there
+/// is one.
+pub(super) fn prefixes(tree: &Tree<'_>) -> Vec<Option<Prefix>> {
+    let turns = tree.path.starts.len();
+    // Behind the last line of the head and of each turn, and how many lines stand before that.
+    let mut ends = vec![0; turns + 1];
+    let mut spoilt = None;
+    for (index, owner) in tree.owners.iter().enumerate() {
+        match owner {
+            Owner::Head => ends[0] = index + 1,
+            Owner::Turn(turn) => ends[*turn as usize + 1] = index + 1,
+            Owner::Abandoned(_) | Owner::Nobody => spoilt = spoilt.or(Some(index)),
+        }
+        if matches!(tree.lines[index].what, What::LastPrompt { explicit: true, .. }) {
+            spoilt = spoilt.or(Some(index));
+        }
+    }
+    let story: HashSet<usize> = tree.path.story.iter().copied().collect();
+    // Up to each line: the last record that can end a conversation, and whether the last note of the client
+    // leads to the conversation.
+    let (mut last, mut leads) = (None, true);
+    let mut seen = Vec::with_capacity(tree.lines.len());
+    for (index, line) in tree.lines.iter().enumerate() {
+        if tree.is_leaf(index) {
+            last = Some(index);
+        }
+        if let What::LastPrompt { leaf, .. } = line.what {
+            let place = leaf.and_then(|leaf| tree.place(leaf));
+            leads = place.is_none_or(|place| story.contains(&place));
+        }
+        seen.push((last, leads));
+    }
+    let mut end = ends[0];
+    let prefix = |turns: usize| {
+        end = end.max(ends[turns]);
+        let is_leaf = |at: &&usize| tree.is_leaf(**at);
+        let wanted = tree.path.story[..tree.path.end(turns)].iter().rev().find(is_leaf).copied();
+        let (last, leads) = *seen.get(end.checked_sub(1)?)?;
+        let sound = spoilt.is_none_or(|spoilt| spoilt >= end) && leads && last == wanted;
+        let line = &tree.lines[end - 1];
+        sound.then_some(Prefix { bytes: line.end, lines: line.line })
+    };
+    (0..=turns).map(prefix).collect()
+}
+
+/// The lines that a session with the first `turns` turns of a path consists of.
+pub(super) fn kept_lines(tree: &Tree<'_>, path: &tree::Path, turns: usize) -> Vec<usize> {
+    let story = &path.story[..path.end(turns)];
+    let mut kept: HashSet<usize> = story.iter().copied().collect();
+    let beside = tree.beside(story);
+    kept.extend(beside.keys());
+    // What the client still sends of what stands before a compaction may lie beside the story.
+    for index in story {
+        if let Some(node) = tree.node(*index).filter(|node| node.is_boundary) {
+            kept.extend(node.preserved.1.iter().filter_map(|key| tree.place(*key)));
+        }
+    }
+    let owners: HashSet<Owner> =
+        path.starts.iter().take(turns).map(|at| tree.owners[path.story[*at]]).collect();
+    let metadata = (0..tree.lines.len()).filter(|index| {
+        let of_kept = tree.owners[*index] == Owner::Head || owners.contains(&tree.owners[*index]);
+        let line = &tree.lines[*index];
+        // Records of sub-agents stand among the others in older versions; the client passes over them.
+        let is_beside = line.node().is_none_or(|node| node.sidechain && tree.place(node.key).is_none());
+        of_kept && is_beside && !matches!(line.what, What::LastPrompt { .. })
+    });
+    kept.extend(metadata);
+    let mut kept: Vec<usize> = kept.into_iter().collect();
+    kept.sort_unstable();
+    kept
+}
+
+/// A session that is about to be cut, read again.
+struct Cutting {
+    transcript: history::Transcript,
+    file: PathBuf,
+    /// Whether the last record has no newline.
+    unterminated: bool,
+}
+
+impl Cutting {
+    /// # Errors
+    /// [`Refusal::Changed`] if it is not what `history` was made from.
+    fn read(session: &Session, history: &History) -> Result<Cutting> {
+        let file = session.key.path.to_path_buf();
+        let changed = || Refusal::Changed { what: file.display().to_string() };
+        let read = history::read(&session.key.root, &file, false, &mut Passes::default())?;
+        let (Some(transcript), view) = read else { return Err(changed()) };
+        if history.files.first() != Some(&view) {
+            return Err(changed());
+        }
+        let unterminated = history.damages.iter().any(|damage| damage.class == DamageClass::NoFinalNewline);
+        Ok(Cutting { transcript, file, unterminated })
+    }
+
+    /// The kept lines as parts of a new transcript. `id`: the session's, where it is another one; `cwd`: the project's.
+    fn parts(
+        &self,
+        tree: &Tree<'_>,
+        path: &tree::Path,
+        turns: usize,
+        id: Option<&str>,
+        cwd: Option<&str>,
+    ) -> Vec<Part> {
+        let file: Arc<Path> = self.file.as_path().into();
+        let kept = kept_lines(tree, path, turns);
+        let mut parts: Vec<Part> = Vec::new();
+        let piece = |parts: &mut Vec<Part>, start: u64, end: u64| match parts.last_mut() {
+            Some(Part::Piece(last)) if last.span.end == start => last.span.end = end,
+            _ if start == end => {}
+            _ => parts.push(Part::Piece(Piece { file: file.clone(), span: start..end })),
+        };
+        for index in &kept {
+            let line = &tree.lines[*index];
+            let mut edits: Vec<_> = [(&line.session_at, id), (&line.cwd_at, cwd)]
+                .into_iter()
+                .filter_map(|(at, new)| Some((at.clone()?, new?)))
+                .collect();
+            edits.sort_by_key(|(at, _)| at.start);
+            let mut at = line.start;
+            for (place, new) in edits {
+                piece(&mut parts, at, line.start + u64::from(place.start));
+                parts.push(Part::Bytes(new.as_bytes().to_vec()));
+                at = line.start + u64::from(place.end);
+            }
+            piece(&mut parts, at, line.end);
+        }
+        let story = &path.story[..path.end(turns)];
+        let end = story.iter().rev().find(|index| tree.is_leaf(**index));
+        let last = kept.iter().rev().find(|index| tree.is_leaf(**index));
+        if let Some(end) = end.filter(|end| Some(*end) != last) {
+            if self.unterminated && kept.last() == Some(&(tree.lines.len() - 1)) {
+                parts.push(Part::Bytes(b"\n".to_vec()));
+            }
+            // Without this note the client would go on from a record beside the conversation.
+            parts.extend(self.note(tree, *end, id));
+        }
+        parts
+    }
+
+    /// The client's note that the conversation ends at this record, whose uuid is copied from where it stands.
+    fn note(&self, tree: &Tree<'_>, end: usize, id: Option<&str>) -> Vec<Part> {
+        let line = &tree.lines[end];
+        let Some(uuid_at) = line.uuid_at.clone() else { return Vec::new() };
+        let file: Arc<Path> = self.file.as_path().into();
+        let piece = |at: std::ops::Range<u32>| {
+            let span = line.start + u64::from(at.start)..line.start + u64::from(at.end);
+            Part::Piece(Piece { file: file.clone(), span })
+        };
+        let mut parts = vec![Part::Bytes(br#"{"type":"last-prompt","leafUuid":""#.to_vec()), piece(uuid_at)];
+        let session = match (id, line.session_at.clone()) {
+            (Some(id), _) => Some(Part::Bytes(id.as_bytes().to_vec())),
+            (None, at) => at.map(piece),
+        };
+        if let Some(session) = session {
+            parts.extend([Part::Bytes(br#"","sessionId":""#.to_vec()), session]);
+        }
+        parts.push(Part::Bytes(b"\"}\n".to_vec()));
+        parts
+    }
+}
+
+/// The new session that keeps the turns up to and including `n`; in `project` where one is given, else where the
+/// source is.
+pub(super) fn plan_fork(
+    session: &Session,
+    history: &History,
+    n: u32,
+    project: Option<&Path>,
+) -> Result<ForkPlan> {
+    let turn = history.turn(n)?;
+    history.cut_before(n + 1)?;
+    let last = n as usize + 1 == history.turns.len() && history.branch.is_none();
+    if last
+        && let Some(Live { busy, .. }) = writer::live(session, &Running::default())
+        && (busy || turn.is_open())
+    {
+        return Err(Refusal::StillRunning { asked: n, last_finished: n.checked_sub(1) });
+    }
+    let cutting = Cutting::read(session, history)?;
+    let reading = Reading::of(&cutting.transcript, &cutting.file, false);
+    let path = match history.branch {
+        None => reading.tree.path.clone(),
+        Some(number) => {
+            let branch = reading.tree.branches.get(number as usize);
+            let branch =
+                branch.ok_or_else(|| Refusal::Changed { what: cutting.file.display().to_string() })?;
+            reading.tree.path_to(branch.leaf).0
+        }
+    };
+    let id = uuid::Uuid::new_v4().to_string();
+    let file = layout::transcript(session, project, &id);
+    let cwd = project.map(layout::json_text);
+    let parts = cutting.parts(&reading.tree, &path, n as usize + 1, Some(&id), cwd.as_deref());
+    let files = vec![(file.clone(), Content::Parts(parts))];
+    Ok(Plan {
+        made: NewFiles::Beside { files, rows: None },
+        entry: None,
+        locks: Vec::new(),
+        based_on: history.files.clone(),
+        promise: Postcondition { session: file.clone(), id, transcript: file, turns: n + 1 },
+    })
+}
+
+/// For each turn why it cannot be undone, besides its boundary.
+pub(super) fn undo_refusals(history: &History) -> Result<Vec<Result<()>>> {
+    history.readable()?;
+    Ok(vec![Ok(()); history.turns.len()])
+}
+
+/// The session without turn `n` and everything after it.
+pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
+    history.undo_point(n)?;
+    // The client keeps the conversation in memory: what it writes next would follow a record that is gone, and the
+    // whole session would be lost to it.
+    if let Some(Live { writer, .. }) = writer::live(session, &Running::default()) {
+        return Err(Refusal::Locked { writer });
+    }
+    let cutting = Cutting::read(session, history)?;
+    let reading = Reading::of(&cutting.transcript, &cutting.file, false);
+    let tree = &reading.tree;
+    let file = cutting.file.clone();
+    let step = match prefixes(tree).get(n as usize).copied().flatten() {
+        Some(prefix) => Step::KeepPrefix { file: file.clone(), bytes: prefix.bytes },
+        None => {
+            let parts = cutting.parts(tree, &tree.path, n as usize, None, None);
+            Step::Replace { file: file.clone(), content: Content::Parts(parts) }
+        }
+    };
+    Ok(Plan {
+        made: Changes { steps: vec![step], rows: None },
+        entry: None,
+        locks: vec![Lock::Lease { file: file.clone() }],
+        based_on: history.files.clone(),
+        promise: Postcondition::of(session, file, n),
+    })
+}

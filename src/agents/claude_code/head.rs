@@ -1,0 +1,166 @@
+//! The beginning and the end of a transcript: all that a list shows of a session, however long it is.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+
+use super::layout;
+use super::records::{Record, text};
+use crate::session::{AgentKind, Refusal, Result, Turn};
+use crate::transcript::metrics::{ReadKind, count_bytes};
+use crate::transcript::{StoreDir, read_full, scan_bytes};
+
+/// How much of the beginning is read first, and at most, bytes.
+const FIRST: u64 = 32 * 1024;
+const LONGEST: u64 = 1 << 20;
+/// How much of the end is searched for titles, bytes; the client writes them again when it ends.
+const TAIL: u64 = 64 * 1024;
+
+/// What the beginning of a transcript says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Head {
+    pub cwd: Option<String>,
+    pub first_prompt: Option<String>,
+    pub created: Option<Timestamp>,
+    /// The session that the first record names; of a sub-agent its parent.
+    pub session: Option<String>,
+}
+
+impl Head {
+    /// Whether more records could tell nothing new.
+    pub fn is_whole(&self) -> bool {
+        self.cwd.is_some() && self.first_prompt.is_some() && self.created.is_some()
+    }
+
+    fn add(&mut self, record: &Record<'_>, sidechain: bool) {
+        self.created = self.created.or_else(|| record.time());
+        if self.cwd.is_none() {
+            self.cwd = text(record.cwd).map(|cwd| cwd.into_owned());
+        }
+        if self.session.is_none() {
+            self.session = text(record.session_id).map(|id| id.into_owned());
+        }
+        if self.first_prompt.is_none() && record.is_sidechain() == sidechain && record.may_begin_turn() {
+            let prompt = record.prompt();
+            // The client's own commands are no prompts; those that stand for a text begin with their message.
+            if !prompt.starts_with("<command-name>") {
+                let typed = layout::typed(&prompt);
+                self.first_prompt = Some(typed.chars().take(Turn::PROMPT_CHARS).collect());
+            }
+        }
+    }
+}
+
+/// What a session is called.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Titles {
+    /// By its user.
+    pub custom: Option<String>,
+    ai: Option<String>,
+    /// By older versions.
+    summary: Option<String>,
+}
+
+impl Titles {
+    pub fn shown(&self) -> Option<&str> {
+        [&self.custom, &self.ai, &self.summary].into_iter().find_map(|title| title.as_deref())
+    }
+
+    /// These, and the others where these have none.
+    pub fn or(self, others: Titles) -> Titles {
+        Titles {
+            custom: self.custom.or(others.custom),
+            ai: self.ai.or(others.ai),
+            summary: self.summary.or(others.summary),
+        }
+    }
+
+    fn add(&mut self, record: &Record<'_>) {
+        let title = |value| text(value).map(|title| title.into_owned()).filter(|title| !title.is_empty());
+        match &*record.type_name() {
+            "custom-title" => self.custom = title(record.custom_title),
+            "ai-title" => self.ai = title(record.ai_title).or(self.ai.take()),
+            "summary" => self.summary = title(record.summary).or(self.summary.take()),
+            _ => {}
+        }
+    }
+}
+
+/// Reads beginning and end of a transcript of `len` bytes.
+///
+/// # Errors
+/// What prevents reading.
+pub(super) fn read(folder: &StoreDir, name: &Path, len: u64) -> Result<(Head, Titles)> {
+    of(folder, name, len, false)
+}
+
+/// The same of a sub-agent's transcript.
+///
+/// # Errors
+/// What prevents reading.
+pub(super) fn of_subagent(folder: &StoreDir, name: &Path, len: u64) -> Result<Head> {
+    of(folder, name, len, true).map(|(head, _)| head)
+}
+
+fn of(folder: &StoreDir, name: &Path, len: u64, sidechain: bool) -> Result<(Head, Titles)> {
+    let mut most = FIRST;
+    loop {
+        let bytes = part(folder, name, 0, most.min(len))?;
+        let (mut head, mut titles) = (Head::default(), Titles::default());
+        scan_bytes(&bytes, 1, 0, |line| {
+            // The last line may go on behind what was read.
+            let is_whole = line.terminated || bytes.len() as u64 == len;
+            if is_whole
+                && (!head.is_whole() || is_title(line.bytes))
+                && let Ok(record) = Record::parse(line.bytes)
+            {
+                head.add(&record, sidechain);
+                titles.add(&record);
+            }
+        });
+        if head.is_whole() || bytes.len() as u64 >= len || most >= LONGEST {
+            let titles = match sidechain || len <= most {
+                true => titles,
+                false => tail(folder, name, len)?.or(titles),
+            };
+            return Ok((head, titles));
+        }
+        most = (most * 8).min(LONGEST);
+    }
+}
+
+/// The titles at the end of a transcript of `len` bytes.
+///
+/// # Errors
+/// What prevents reading.
+pub(super) fn tail(folder: &StoreDir, name: &Path, len: u64) -> Result<Titles> {
+    let from = len.saturating_sub(TAIL);
+    let bytes = part(folder, name, from, len - from)?;
+    let mut titles = Titles::default();
+    scan_bytes(&bytes, 1, from, |line| {
+        if is_title(line.bytes)
+            && let Ok(record) = Record::parse(line.bytes)
+        {
+            titles.add(&record);
+        }
+    });
+    Ok(titles)
+}
+
+/// Whether a line may be one that names the session; cheaper than to parse it.
+fn is_title(line: &[u8]) -> bool {
+    line.len() < 16 * 1024
+        && ["Title\"", "\"summary\""].iter().any(|mark| memchr::memmem::find(line, mark.as_bytes()).is_some())
+}
+
+fn part(folder: &StoreDir, name: &Path, from: u64, len: u64) -> Result<Vec<u8>> {
+    let path = folder.path().join(name);
+    let Some(file) = folder.file(name)? else {
+        return Err(Refusal::NotFound { what: path.display().to_string() });
+    };
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+    let got = read_full(&file, &mut bytes, from).map_err(|error| Refusal::io("cannot read", &path, error))?;
+    bytes.truncate(got);
+    count_bytes(AgentKind::ClaudeCode, ReadKind::Transcript, got as u64);
+    Ok(bytes)
+}

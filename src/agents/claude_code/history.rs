@@ -1,0 +1,415 @@
+//! The one pass over a transcript, and what it says: turns, damage, cut points, abandoned branches.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::items::{self, As};
+use super::records::{Kind, Raw, Record, TRANSCRIPT, key, text};
+use super::tree::{self, Line, Node, Owner, Tree, What};
+use crate::render::{self, Length};
+use crate::session::{
+    AgentKind, Branch, Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece,
+    Refusal, Result, State, Turn, TurnDetail, TurnStatus, open_calls,
+};
+use crate::transcript::metrics::count_parse;
+use crate::transcript::{self, Inspector, Passes, StoreDir, is_json};
+
+/// A transcript as it was read.
+#[derive(Clone)]
+pub(super) struct Transcript {
+    pub lines: Vec<Arc<Line>>,
+    inspector: Inspector,
+    name: Option<String>,
+    model: Option<String>,
+    /// Whether anybody said anything.
+    is_conversation: bool,
+}
+
+/// Reads a transcript; `None` of its lines if it is not there.
+pub(super) fn read(
+    root: &Path,
+    file: &Path,
+    sidechain: bool,
+    passes: &mut Passes,
+) -> Result<(Option<Transcript>, FileView)> {
+    let missing = || FileView { file: file.to_owned(), len: None, hash: FileHash::of(b"") };
+    let Some(store) = StoreDir::open(root)? else { return Ok((None, missing())) };
+    count_parse();
+    let start = || Transcript {
+        lines: Vec::new(),
+        inspector: Inspector::new(file.display().to_string(), TRANSCRIPT),
+        name: None,
+        model: None,
+        is_conversation: false,
+    };
+    let each = |transcript: &mut Transcript, line: transcript::Line<'_>| transcript.add(&line, sidechain);
+    let Some((transcript, scanned)) = passes.scan(&store, file, sidechain, start, each)? else {
+        return Ok((None, missing()));
+    };
+    scanned.count(AgentKind::ClaudeCode);
+    Ok((Some(transcript), FileView { file: file.to_owned(), len: Some(scanned.len), hash: scanned.hash }))
+}
+
+impl Transcript {
+    fn add(&mut self, line: &transcript::Line<'_>, sidechain: bool) {
+        let parsed = if line.nuls > 0 || line.too_long { Err(None) } else { Record::parse(line.bytes) };
+        match parsed {
+            Ok(record) => {
+                self.inspector.record(line);
+                self.learn(&record, sidechain);
+                // Blank lines belong to what they follow, or to the first record.
+                let start = if self.lines.is_empty() { 0 } else { line.start };
+                self.lines.push(Arc::new(Line::of(line, start, &record)));
+            }
+            Err(_) if line.is_blank() && line.terminated => {
+                if let Some(last) = self.lines.last_mut() {
+                    Arc::make_mut(last).end = line.end;
+                }
+            }
+            Err(what) => self.inspector.no_record(line, what.filter(|_| is_json(line.bytes))),
+        }
+    }
+
+    fn learn(&mut self, record: &Record<'_>, sidechain: bool) {
+        let kind = record.kind();
+        if matches!(kind, Kind::User | Kind::Assistant) && record.is_sidechain() == sidechain {
+            self.is_conversation = true;
+            if kind == Kind::Assistant
+                && let Some(model) = record.model()
+                && self.model.as_deref() != Some(&model)
+            {
+                self.model = Some(model.into_owned());
+            }
+        }
+        if let Some(name) = text(record.custom_title) {
+            self.name = Some(name.into_owned()).filter(|name| !name.is_empty());
+        }
+    }
+}
+
+impl Line {
+    fn of(line: &transcript::Line<'_>, start: u64, record: &Record<'_>) -> Line {
+        let offset = (line.start - start) as usize;
+        let place = |value: Raw<'_>| {
+            let json = value?.get();
+            let inner = json.strip_prefix('"')?.strip_suffix('"').filter(|inner| !inner.contains('\\'))?;
+            let at = offset + (inner.as_ptr() as usize).checked_sub(line.bytes.as_ptr() as usize)?;
+            Some(u32::try_from(at).ok()?..u32::try_from(at + inner.len()).ok()?)
+        };
+        Line {
+            start,
+            end: line.end,
+            line: line.number,
+            time: record.time(),
+            uuid_at: place(record.uuid),
+            session_at: place(record.session_id),
+            cwd_at: place(record.cwd),
+            what: what(record, line.bytes),
+        }
+    }
+}
+
+fn what(record: &Record<'_>, line: &[u8]) -> What {
+    let key_of = |value| text(value).map(|uuid| key(&uuid));
+    if let Some(key) = key_of(record.uuid) {
+        return What::Node(node(record, line, key));
+    }
+    match &*record.type_name() {
+        "last-prompt" => What::LastPrompt { leaf: key_of(record.leaf_uuid), explicit: record.is_explicit() },
+        "queue-operation" | "mode" | "permission-mode" => What::Lead(None),
+        "file-history-snapshot" => key_of(record.message_id).map_or(What::Other, |key| What::Lead(Some(key))),
+        _ => What::Other,
+    }
+}
+
+fn node(record: &Record<'_>, line: &[u8], uuid: super::records::Key) -> Node {
+    let key_of = |value| text(value).map(|uuid| key(&uuid));
+    let length = |what| {
+        let mut length = Length::default();
+        items::of(record, line, what, &mut |item| render::item(&item, &mut length));
+        length.0
+    };
+    let kind = record.kind();
+    let (mut has_results, mut has_calls, mut is_interrupt) = (false, false, false);
+    if matches!(kind, Kind::User | Kind::Assistant) {
+        super::records::each_block(record.said().content, |block| {
+            match text(block.kind).as_deref() {
+                Some("tool_result") => has_results = true,
+                Some("tool_use") => has_calls = true,
+                _ => {}
+            }
+            is_interrupt |= kind == Kind::User
+                && text(block.text).is_some_and(|text| text.starts_with("[Request interrupted by user"));
+        });
+    }
+    let may_begin_turn = record.may_begin_turn();
+    let is_boundary = record.is_boundary();
+    let preserved = if is_boundary { record.preserved() } else { (None, Vec::new()) };
+    let text_len = length(As::Said);
+    let prompt = |_| record.prompt().chars().take(Turn::PROMPT_CHARS).collect::<String>().into();
+    Node {
+        key: uuid,
+        parent: key_of(record.parent_uuid),
+        logical: key_of(record.logical_parent_uuid),
+        kind,
+        sidechain: record.is_sidechain(),
+        meta: record.is_meta(),
+        may_begin_turn,
+        is_command: may_begin_turn && record.is_command(),
+        is_boundary,
+        is_interrupt,
+        has_results,
+        has_calls,
+        reply: (kind == Kind::Assistant).then(|| key_of(record.said().id)).flatten(),
+        preserved: (preserved.0, preserved.1.into()),
+        prompt: may_begin_turn.then_some(()).map(prompt),
+        text_len,
+        prompt_len: if may_begin_turn { length(As::Prompt) } else { text_len },
+    }
+}
+
+/// The history of a session in `file`.
+pub(super) fn load(root: &Path, file: &Path, sidechain: bool, passes: &mut Passes) -> Result<History> {
+    let (transcript, view) = read(root, file, sidechain, passes)?;
+    let Some(transcript) = transcript else {
+        let mut history = History::without_turns(State::NoTranscript, vec![view]);
+        history.cuts = vec![Err(Refusal::NoSuchTurn { asked: 0, turns: 0 })];
+        return Ok(history);
+    };
+    Ok(tell(&transcript, view, sidechain))
+}
+
+/// A transcript as a tree, with what is wrong with it.
+pub(super) struct Reading<'t> {
+    /// Of a transcript with a hole: of what stands before the hole, for what comes behind it leads nowhere.
+    pub tree: Tree<'t>,
+    damages: Vec<Damage>,
+}
+
+impl<'t> Reading<'t> {
+    pub fn of(transcript: &'t Transcript, file: &Path, sidechain: bool) -> Reading<'t> {
+        let mut damages = transcript.inspector.clone().finish();
+        let mut tree = Tree::of(&transcript.lines, sidechain);
+        if let Some(dangling) = tree.dangling {
+            damages.push(missing_parent(file, &transcript.lines[dangling]));
+            damages.sort_by_key(|damage| damage.byte);
+            let first = damages.iter().find(|damage| !damage.class.is_torn()).map_or(0, |damage| damage.byte);
+            let sound = transcript.lines.partition_point(|line| line.start < first);
+            tree = Tree::of(&transcript.lines[..sound], sidechain);
+            tree.dangling = Some(dangling);
+        }
+        Reading { tree, damages }
+    }
+
+    /// How many of these turns end before the first damage.
+    fn sound_turns(&self, turns: &[Turn]) -> usize {
+        let Some(damage) = self.damages.iter().find(|damage| !damage.class.is_torn()) else {
+            return turns.len();
+        };
+        let end = |turn: &Turn| turn.ranges().map(|(_, span)| span.end).max().unwrap_or(0);
+        let sound = turns.iter().take_while(|turn| end(turn) <= damage.byte).count();
+        // Nothing tells whether the last turn before a hole ended there.
+        if self.tree.dangling.is_some() { sound.min(turns.len().saturating_sub(1)) } else { sound }
+    }
+}
+
+/// Turns, cuts and state out of a transcript.
+fn tell(transcript: &Transcript, view: FileView, sidechain: bool) -> History {
+    let reading = Reading::of(transcript, &view.file, sidechain);
+    let (tree, damages) = (&reading.tree, &reading.damages);
+    let file: Arc<Path> = view.file.as_path().into();
+    let state = match transcript.is_conversation {
+        false if State::of(damages) != State::Damaged => State::Empty,
+        _ => State::of(damages),
+    };
+    let mut history = History::without_turns(state, vec![view]);
+    history.turns = turns(tree, &file, sidechain);
+    history.sound_turns = reading.sound_turns(&history.turns) as u32;
+    history.head_bytes = head_bytes(tree);
+    history.model = transcript.model.clone();
+    history.name = transcript.name.clone();
+    history.notes = notes(&history, tree);
+    history.cuts = cuts(tree, &file, &history.turns);
+    let branches = tree.branches.iter();
+    history.branches = branches.map(|branch| self::branch(tree, branch, &file, sidechain)).collect();
+    history.damages = reading.damages;
+    history
+}
+
+fn missing_parent(file: &Path, line: &Line) -> Damage {
+    Damage {
+        file: file.display().to_string(),
+        line: line.line,
+        byte: line.start,
+        class: DamageClass::DanglingParent,
+        message: "the record that this one follows is not in the file; claude goes on without all that came \
+                  before, in silence"
+            .into(),
+    }
+}
+
+fn head_bytes(tree: &Tree<'_>) -> u64 {
+    let first = tree.owners.iter().position(|owner| *owner != Owner::Head);
+    match first.map(|index| &tree.lines[index]) {
+        Some(line) => line.start,
+        None => tree.lines.last().map_or(0, |last| last.end),
+    }
+}
+
+fn notes(history: &History, tree: &Tree<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !tree.branches.is_empty() {
+        let count = tree.branches.len();
+        let branches = if count == 1 { "branch is".to_owned() } else { format!("{count} branches are") };
+        notes.push(format!("the session was rewound; the abandoned {branches} under abandoned/"));
+    }
+    for turn in history.turns.iter().filter(|turn| turn.detail == Some(TurnDetail::OpenCalls)) {
+        notes.push(open_calls(turn.n, "claude goes on from there and says so to the model"));
+    }
+    notes
+}
+
+/// The ranges of bytes of lines, by their owner; neighbours joined.
+fn spans(tree: &Tree<'_>) -> HashMap<Owner, Vec<Range<u64>>> {
+    let mut spans: HashMap<Owner, Vec<Range<u64>>> = HashMap::new();
+    for (line, owner) in tree.lines.iter().zip(&tree.owners) {
+        let ranges = spans.entry(*owner).or_default();
+        match ranges.last_mut() {
+            Some(last) if last.end == line.start => last.end = line.end,
+            _ => ranges.push(line.start..line.end),
+        }
+    }
+    spans
+}
+
+fn turns(tree: &Tree<'_>, file: &Arc<Path>, sidechain: bool) -> Vec<Turn> {
+    let owners = (0..tree.path.starts.len()).map(|n| Owner::Turn(n as u32));
+    let starts = tree.path.starts.iter().map(|at| tree.path.story[*at]);
+    all_turns(tree, owners.zip(starts).collect(), 0, file, sidechain)
+}
+
+/// The turns with these owners and first records, numbered from `first`.
+fn all_turns(
+    tree: &Tree<'_>,
+    wanted: Vec<(Owner, usize)>,
+    first: u32,
+    file: &Arc<Path>,
+    sidechain: bool,
+) -> Vec<Turn> {
+    let spans = spans(tree);
+    let mut lines: HashMap<Owner, Vec<usize>> = HashMap::new();
+    for (index, owner) in tree.owners.iter().enumerate() {
+        lines.entry(*owner).or_default().push(index);
+    }
+    let none = Vec::new();
+    let turn = |(at, (owner, start)): (usize, (Owner, usize))| {
+        let own = lines.get(&owner).unwrap_or(&none);
+        let spans = spans.get(&owner).map(Vec::as_slice).unwrap_or_default();
+        turn(tree, first + at as u32, start, own, spans, file, sidechain)
+    };
+    wanted.into_iter().enumerate().map(turn).collect()
+}
+
+fn turn(
+    tree: &Tree<'_>,
+    n: u32,
+    start: usize,
+    own: &[usize],
+    spans: &[Range<u64>],
+    file: &Arc<Path>,
+    sidechain: bool,
+) -> Turn {
+    let nodes = own.iter().filter_map(|index| Some((*index, tree.lines[*index].node()?)));
+    let shown: Vec<(usize, &Node)> = nodes.filter(|(_, node)| node.sidechain == sidechain).collect();
+    let size = |(index, node): &(usize, &Node)| if *index == start { node.prompt_len } else { node.text_len };
+    let (status, detail) = outcome(shown.iter().map(|(_, node)| *node));
+    let (span, pieces) = match spans {
+        [only] => (only.clone(), Vec::new()),
+        several => {
+            let piece = |span: &Range<u64>| Piece { file: file.clone(), span: span.clone() };
+            (0..0, several.iter().map(piece).collect())
+        }
+    };
+    let last = own.iter().filter_map(|index| tree.lines[*index].time).max();
+    let first = tree.lines[start].node();
+    let mut turn = Turn {
+        n,
+        prompt: first.and_then(|node| node.prompt.as_deref().map(str::to_owned)),
+        status,
+        detail,
+        started: tree.lines[start].time,
+        ended: last.filter(|_| status == TurnStatus::Complete),
+        last,
+        file: file.clone(),
+        span,
+        pieces,
+        line: own.first().map_or(1, |index| tree.lines[*index].line),
+        group: n,
+        text_len: shown.iter().map(size).sum(),
+    };
+    turn.text_len += render::heading_len(&turn);
+    turn
+}
+
+/// How a turn ended, told from its records.
+fn outcome<'n>(nodes: impl Iterator<Item = &'n Node>) -> (TurnStatus, Option<TurnDetail>) {
+    let (mut answered, mut interrupted) = (false, false);
+    let mut last: Option<&Node> = None;
+    for node in nodes {
+        interrupted |= node.is_interrupt;
+        answered |= node.kind == Kind::Assistant;
+        if matches!(node.kind, Kind::User | Kind::Assistant) && !node.meta {
+            last = Some(node);
+        }
+    }
+    match last {
+        _ if interrupted => (TurnStatus::Interrupted, None),
+        _ if !answered => (TurnStatus::Interrupted, Some(TurnDetail::Open)),
+        Some(last) if last.has_calls => (TurnStatus::Interrupted, Some(TurnDetail::OpenCalls)),
+        Some(last) if last.has_results => (TurnStatus::Interrupted, Some(TurnDetail::EndedInTool)),
+        _ => (TurnStatus::Complete, None),
+    }
+}
+
+fn branch(tree: &Tree<'_>, branch: &tree::Branch, file: &Arc<Path>, sidechain: bool) -> Branch {
+    let wanted = branch.starts.iter().map(|start| (Owner::Abandoned(*start), *start)).collect();
+    Branch {
+        shared: branch.shared as u32,
+        turns: all_turns(tree, wanted, branch.shared as u32, file, sidechain),
+    }
+}
+
+/// How to keep the turns before each turn: the file's beginning where the client then finds exactly these, else a
+/// file that is put together from their lines.
+fn cuts(tree: &Tree<'_>, file: &Arc<Path>, turns: &[Turn]) -> Vec<Result<CutPoint>> {
+    let prefixes = super::cuts::prefixes(tree);
+    let cut = |n: usize| {
+        if n == 0 {
+            return Err(super::cuts::without_turns());
+        }
+        let kept = match prefixes[n] {
+            Some(prefix) => Kept {
+                file: file.to_path_buf(),
+                source: file.to_path_buf(),
+                lines: prefix.lines,
+                bytes: prefix.bytes,
+                rebuilt: false,
+            },
+            None => {
+                let lines = super::cuts::kept_lines(tree, &tree.path, n);
+                let size = lines.iter().map(|index| tree.lines[*index].end - tree.lines[*index].start).sum();
+                Kept {
+                    file: file.to_path_buf(),
+                    source: file.to_path_buf(),
+                    lines: lines.len() as u64,
+                    bytes: size,
+                    rebuilt: true,
+                }
+            }
+        };
+        Ok(CutPoint { confidence: Confidence::Exact, kept: vec![kept], at: None })
+    };
+    (0..=turns.len()).map(cut).collect()
+}

@@ -1,0 +1,423 @@
+//! The records of a transcript as the tree that they are: which of them are the conversation, and what was left
+//! beside it. Facts: `docs/stores/claude-code.md`, "Which records are the history" and "Turns".
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::records::{Key, Kind};
+
+/// A line of a transcript that holds a record.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// Byte range: the line, and blank lines behind it.
+    pub start: u64,
+    pub end: u64,
+    /// From 1.
+    pub line: u64,
+    pub time: Option<Timestamp>,
+    /// Where the values of `uuid`, `sessionId` and `cwd` stand, bytes from `start`, without their quotes.
+    pub uuid_at: Option<Range<u32>>,
+    pub session_at: Option<Range<u32>>,
+    pub cwd_at: Option<Range<u32>>,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// It has a uuid, so that others can follow it.
+    Node(Node),
+    /// The client's note of where the conversation ends. `explicit`: there, whatever follows that record.
+    LastPrompt { leaf: Option<Key>, explicit: bool },
+    /// It stands before a prompt and belongs to it: any prompt, or the one with this key.
+    Lead(Option<Key>),
+    /// Only its place in the file counts.
+    Other,
+}
+
+/// A record that others can follow.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub key: Key,
+    pub parent: Option<Key>,
+    /// What came before, where a compaction begins anew.
+    pub logical: Option<Key>,
+    pub kind: Kind,
+    pub sidechain: bool,
+    /// The client's own words to the model.
+    pub meta: bool,
+    pub may_begin_turn: bool,
+    pub is_command: bool,
+    pub is_boundary: bool,
+    pub is_interrupt: bool,
+    /// It holds results of tools, or calls of them.
+    pub has_results: bool,
+    pub has_calls: bool,
+    /// The reply that it is a piece of.
+    pub reply: Option<Key>,
+    /// Of a boundary: the records that the model is still sent, and what they are sent behind.
+    pub preserved: (Option<Key>, Box<[Key]>),
+    /// The beginning of its text, of what may begin a turn.
+    pub prompt: Option<Box<str>>,
+    /// Size of its text, bytes, shown as what it is in the middle of a turn and as a prompt.
+    pub text_len: u64,
+    pub prompt_len: u64,
+}
+
+impl Line {
+    pub fn node(&self) -> Option<&Node> {
+        match &self.what {
+            What::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+/// To whom a line belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    /// It comes before the first turn.
+    Head,
+    /// A turn of the conversation.
+    Turn(u32),
+    /// The turn of an abandoned branch that begins with this line.
+    Abandoned(usize),
+    /// Nobody: a record that was left behind, without a prompt of its own.
+    Nobody,
+}
+
+/// What leads to a record: the lines of a conversation, from its first to this one, and its turns.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path {
+    pub story: Vec<usize>,
+    /// Places in `story` where turns begin.
+    pub starts: Vec<usize>,
+}
+
+impl Path {
+    /// Places in `story` behind which nothing belongs to the turns before `turns`.
+    pub fn end(&self, turns: usize) -> usize {
+        self.starts.get(turns).copied().unwrap_or(self.story.len())
+    }
+}
+
+/// An abandoned branch.
+#[derive(Clone, Debug)]
+pub(super) struct Branch {
+    /// How many of the conversation's turns lead to it.
+    pub shared: usize,
+    /// The lines with which its own turns begin, in order.
+    pub starts: Vec<usize>,
+    pub leaf: usize,
+}
+
+/// A transcript's lines, with what belongs together.
+pub(super) struct Tree<'t> {
+    pub lines: &'t [Arc<Line>],
+    at: HashMap<Key, usize>,
+    begins: Vec<bool>,
+    pub path: Path,
+    pub owners: Vec<Owner>,
+    pub branches: Vec<Branch>,
+    /// The record of the conversation whose parent is not in the file.
+    pub dangling: Option<usize>,
+}
+
+impl<'t> Tree<'t> {
+    /// `sidechain`: these are the lines of a sub-agent.
+    pub fn of(lines: &'t [Arc<Line>], sidechain: bool) -> Tree<'t> {
+        let mut at = HashMap::with_capacity(lines.len());
+        for (index, line) in lines.iter().enumerate() {
+            // Of records that stand in the file twice the first counts; they are the same.
+            if let Some(node) = line.node().filter(|node| node.sidechain == sidechain) {
+                at.entry(node.key).or_insert(index);
+            }
+        }
+        let mut tree = Tree {
+            lines,
+            at,
+            begins: Vec::new(),
+            path: Path::default(),
+            owners: vec![Owner::Nobody; lines.len()],
+            branches: Vec::new(),
+            dangling: None,
+        };
+        tree.begins = tree.turn_starts();
+        if let Some(leaf) = tree.leaf() {
+            (tree.path, tree.dangling) = tree.path_to(leaf);
+        }
+        tree.own();
+        tree
+    }
+
+    /// The record at a line, if it counts.
+    pub fn node(&self, index: usize) -> Option<&'t Node> {
+        let node = self.lines[index].node()?;
+        (self.at.get(&node.key) == Some(&index)).then_some(node)
+    }
+
+    pub fn place(&self, key: Key) -> Option<usize> {
+        self.at.get(&key).copied()
+    }
+
+    /// The line of the record that this one follows. A compaction follows what it stands for.
+    fn up(&self, index: usize) -> Option<usize> {
+        let node = self.node(index)?;
+        let key = match node.parent {
+            Some(parent) => parent,
+            None if node.is_boundary => node.logical?,
+            None => return None,
+        };
+        self.place(key).filter(|up| *up != index)
+    }
+
+    /// Whether a conversation can end here.
+    pub fn is_leaf(&self, index: usize) -> bool {
+        self.node(index).is_some_and(|node| node.kind != Kind::Link)
+    }
+
+    /// Where turns begin: with a prompt, and with a slash command that was expanded to a text for the model.
+    fn turn_starts(&self) -> Vec<bool> {
+        let mut expanded = HashSet::new();
+        for index in 0..self.lines.len() {
+            if self.node(index).is_some_and(|node| node.kind == Kind::User && node.meta) {
+                let mut up = self.up(index);
+                for _ in 0..self.lines.len() {
+                    let between = |at| {
+                        self.node(at).is_some_and(|node| matches!(node.kind, Kind::Attachment | Kind::Link))
+                    };
+                    match up {
+                        Some(at) if between(at) => up = self.up(at),
+                        _ => break,
+                    }
+                }
+                expanded.extend(up);
+            }
+        }
+        let begins = |index| {
+            let node: Option<&Node> = self.node(index);
+            node.is_some_and(|node| node.may_begin_turn && (!node.is_command || expanded.contains(&index)))
+        };
+        (0..self.lines.len()).map(begins).collect()
+    }
+
+    /// The record that the conversation ends with, by the client's own rule.
+    fn leaf(&self) -> Option<usize> {
+        let notes = self.lines.iter().enumerate().rev();
+        let note = notes.filter_map(|(index, line)| match line.what {
+            What::LastPrompt { leaf, explicit } => Some((index, leaf, explicit)),
+            _ => None,
+        });
+        let last = || (0..self.lines.len()).rev().find(|index| self.is_leaf(*index));
+        match note.into_iter().next() {
+            // Whatever was written behind such a note goes on from where it says.
+            Some((index, leaf, true)) => {
+                let Some(leaf) = leaf else {
+                    return (index..self.lines.len()).rev().find(|index| self.is_leaf(*index));
+                };
+                let Some(leaf) = self.place(leaf) else { return last() };
+                Some(self.last_behind(leaf, index).unwrap_or(leaf))
+            }
+            Some((_, Some(leaf), false)) => match self.place(leaf) {
+                Some(leaf) => self.last_behind(leaf, 0).or(Some(leaf)),
+                None => last(),
+            },
+            _ => last(),
+        }
+    }
+
+    /// The last record in the file, from line `from` on, with which a conversation through `through` can end.
+    fn last_behind(&self, through: usize, from: usize) -> Option<usize> {
+        let mut known: HashMap<usize, bool> = HashMap::from([(through, true)]);
+        let candidates = (from..self.lines.len()).rev();
+        candidates.filter(|index| self.is_leaf(*index)).find(|index| {
+            let mut way = Vec::new();
+            let mut at = Some(*index);
+            let leads = loop {
+                match at {
+                    None => break false,
+                    Some(here) => match known.get(&here) {
+                        Some(leads) => break *leads,
+                        None if way.len() > self.lines.len() => break false,
+                        None => way.push(here),
+                    },
+                }
+                at = at.and_then(|here| self.up(here));
+            };
+            known.extend(way.into_iter().map(|here| (here, leads)));
+            leads
+        })
+    }
+
+    /// The way to a record; and the record on it whose parent is missing, or is one that follows it.
+    pub fn path_to(&self, leaf: usize) -> (Path, Option<usize>) {
+        let mut story = Vec::new();
+        let mut seen = HashSet::new();
+        let mut at = Some(leaf);
+        let mut dangling = None;
+        while let Some(index) = at {
+            if !seen.insert(index) {
+                dangling = story.pop();
+                break;
+            }
+            story.push(index);
+            at = self.up(index);
+            if at.is_none() && self.node(index).is_some_and(|node| node.parent.is_some()) {
+                dangling = Some(index);
+            }
+        }
+        story.reverse();
+        let starts = (0..story.len()).filter(|at| self.begins[story[*at]]).collect();
+        (Path { story, starts }, dangling)
+    }
+
+    /// The records beside these lines of a conversation that the client sends with them: other pieces of their replies,
+    /// and what tools answered to those. Each with the line of the story that it belongs to.
+    pub fn beside(&self, story: &[usize]) -> HashMap<usize, usize> {
+        let on_it: HashSet<usize> = story.iter().copied().collect();
+        let mut replies = HashMap::new();
+        for index in story {
+            if let Some(reply) = self.node(*index).and_then(|node| node.reply) {
+                replies.entry(reply).or_insert(*index);
+            }
+        }
+        let mut beside = HashMap::new();
+        let others = || (0..self.lines.len()).filter(|index| !on_it.contains(index));
+        for index in others() {
+            let reply = self.node(index).and_then(|node| node.reply);
+            if let Some(with) = reply.and_then(|reply| replies.get(&reply)) {
+                beside.insert(index, *with);
+            }
+        }
+        for index in others() {
+            let Some(node) = self.node(index).filter(|node| node.has_results) else { continue };
+            let Some(call) = node.parent.and_then(|parent| self.place(parent)) else { continue };
+            let of = if on_it.contains(&call) { Some(call) } else { beside.get(&call).copied() };
+            if let Some(of) = of.filter(|_| self.node(call).is_some_and(|node| node.kind == Kind::Assistant))
+            {
+                beside.insert(index, of);
+            }
+        }
+        beside
+    }
+
+    /// Says to whom every line belongs, and which branches were abandoned.
+    fn own(&mut self) {
+        let mut known: Vec<Option<Owner>> = vec![None; self.lines.len()];
+        let mut turn = Owner::Head;
+        let mut turns = 0;
+        for index in &self.path.story {
+            if self.begins[*index] {
+                turn = Owner::Turn(turns);
+                turns += 1;
+            }
+            known[*index] = Some(turn);
+        }
+        for (index, with) in self.beside(&self.path.story) {
+            known[index] = known[with];
+        }
+        let kept = known.clone();
+        (0..self.lines.len())
+            .filter(|index| self.node(*index).is_some())
+            .for_each(|index| self.find_owner(index, &mut known));
+        self.name_branches(&known, &kept);
+        let mut last = Owner::Head;
+        for (index, (known, kept)) in known.iter().zip(&kept).enumerate() {
+            let owner = match (self.lines[index].node(), self.node(index)) {
+                // What was said without a prompt of its own and was left behind is shown nowhere.
+                (_, Some(node)) => match known {
+                    Some(owner @ Owner::Abandoned(_)) => *owner,
+                    _ if kept.is_none() && matches!(node.kind, Kind::User | Kind::Assistant) => Owner::Nobody,
+                    owner => owner.unwrap_or(Owner::Nobody),
+                },
+                // It stands in the file twice.
+                (Some(node), None) if self.at.contains_key(&node.key) => Owner::Nobody,
+                // A sub-agent's record among the others, or the client's own note.
+                _ => last,
+            };
+            if owner != Owner::Nobody {
+                last = owner;
+            }
+            self.owners[index] = owner;
+        }
+        self.own_leads();
+    }
+
+    /// Whose a record is that is not part of the conversation: it belongs to the turn that it follows.
+    fn find_owner(&self, index: usize, known: &mut [Option<Owner>]) {
+        let mut way = Vec::new();
+        let mut at = Some(index);
+        let owner = loop {
+            let Some(here) = at else { break Owner::Head };
+            if let Some(owner) = known[here] {
+                break owner;
+            }
+            way.push(here);
+            if self.begins[here] {
+                break Owner::Abandoned(here);
+            }
+            if way.len() > self.lines.len() {
+                break Owner::Nobody;
+            }
+            at = self.up(here);
+        };
+        way.into_iter().for_each(|here| known[here] = Some(owner));
+    }
+
+    /// An abandoned branch ends with a turn that no other abandoned turn follows.
+    fn name_branches(&mut self, owners: &[Option<Owner>], kept: &[Option<Owner>]) {
+        let before = |start: usize| self.up(start).and_then(|up| owners[up]);
+        let dead = (0..self.lines.len()).filter(|index| owners[*index] == Some(Owner::Abandoned(*index)));
+        let dead: Vec<usize> = dead.filter(|index| kept[*index].is_none()).collect();
+        let followed: HashSet<usize> = dead
+            .iter()
+            .filter_map(|start| match before(*start) {
+                Some(Owner::Abandoned(earlier)) => Some(earlier),
+                _ => None,
+            })
+            .collect();
+        let mut leaves: HashMap<usize, usize> = HashMap::new();
+        for (index, owner) in owners.iter().enumerate() {
+            if let Some(Owner::Abandoned(start)) = owner
+                && self.is_leaf(index)
+            {
+                leaves.insert(*start, index);
+            }
+        }
+        let branch = |last: usize| {
+            let mut starts = vec![last];
+            let mut first = before(last);
+            while let Some(Owner::Abandoned(earlier)) = first
+                && starts.len() <= dead.len()
+            {
+                starts.push(earlier);
+                first = before(earlier);
+            }
+            starts.reverse();
+            let shared = match first {
+                Some(Owner::Turn(turn)) => turn as usize + 1,
+                _ => 0,
+            };
+            Branch { shared, starts, leaf: leaves.get(&last).copied().unwrap_or(last) }
+        };
+        self.branches =
+            dead.iter().filter(|start| !followed.contains(start)).map(|start| branch(*start)).collect();
+    }
+
+    /// The lines directly before a prompt that belong to it.
+    fn own_leads(&mut self) {
+        for start in (0..self.lines.len()).filter(|index| self.begins[*index]) {
+            let Some(prompt) = self.node(start).map(|node| node.key) else { continue };
+            for before in (0..start).rev() {
+                match self.lines[before].what {
+                    What::Lead(None) => {}
+                    What::Lead(Some(of)) if of == prompt => {}
+                    _ => break,
+                }
+                self.owners[before] = self.owners[start];
+            }
+        }
+    }
+}
