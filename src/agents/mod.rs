@@ -139,11 +139,17 @@ pub trait AgentStore: Send + Sync {
     /// What prevents reading.
     fn context(&self, session: &Session, history: &History, sink: &mut ItemSink<'_>) -> Result<()>;
 
-    /// The sub-agent sessions of a session; the path of each one's key lies below that of `session`'s key.
+    /// The sub-agent sessions of a session.
     ///
     /// # Errors
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
+
+    /// Where the session may be that the sub-agent at `subagent` belongs to, relative to the root, the likeliest place
+    /// first.
+    fn parents_of(&self, subagent: &Path) -> Vec<PathBuf> {
+        subagent.ancestors().skip(1).map(Path::to_owned).collect()
+    }
 
     /// The sub-agent sessions of these sessions, each with its parent's place among them. What cannot
     /// be listed is left out.

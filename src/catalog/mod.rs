@@ -320,11 +320,12 @@ impl Catalog {
         self.seen.read().distrust();
     }
 
-    /// The top-level session whose directory holds `key`'s.
+    /// The session that the sub-agent `key` belongs to.
     fn parent_of(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        let places = self.store_of(key).ok()?.parents_of(&key.path);
         let seen = self.seen.read();
-        let above = |path: &Path| SessionKey { path: path.into(), ..key.clone() };
-        key.path.ancestors().skip(1).find_map(|path| seen.by_key.get(&above(path)).cloned())
+        let parent = |path: PathBuf| SessionKey { path: path.into(), ..key.clone() };
+        places.into_iter().find_map(|path| seen.by_key.get(&parent(path)).cloned())
     }
 }
 

@@ -226,7 +226,8 @@ Examples:
   turnfs show 'uploader retries'            the session with these words in its title
   turnfs show 1234abcd 3                    turn 3
   turnfs show ~/turns$PWD/latest last       the last turn of the newest session here
-  turnfs show 1234abcd --undone 1           the turns that undo 1 removed")]
+  turnfs show 1234abcd --undone 1           the turns that undo 1 removed
+  turnfs show 1234abcd --abandoned 1        the turns of the first abandoned branch")]
 pub struct ShowArgs {
     #[arg(help = SHOW_HELP)]
     pub session: Option<String>,
@@ -235,6 +236,9 @@ pub struct ShowArgs {
     /// Show what this undo removed
     #[arg(long, value_name = "K")]
     pub undone: Option<u32>,
+    /// Show this abandoned branch
+    #[arg(long, value_name = "K", conflicts_with = "undone")]
+    pub abandoned: Option<u32>,
     /// Print JSON: {id, agent, project, state, damage, turns}
     #[arg(long)]
     pub json: bool,
@@ -293,16 +297,20 @@ pub struct RedoArgs {
 Examples:
   turnfs fork 1234abcd 3                              prints the new id
   turnfs fork 1234abcd --undone 1                     a session of what undo 1 removed
+  turnfs fork 1234abcd --abandoned 1                  a session of an abandoned branch
   kimi --session $(turnfs fork 1234abcd last)         continues in a copy")]
 pub struct ForkArgs {
     #[arg(help = SESSION_HELP)]
     pub session: String,
     /// The last turn to keep: a number from 0, or `last` (the last finished one)
-    #[arg(required_unless_present = "undone")]
+    #[arg(required_unless_present_any = ["undone", "abandoned"])]
     pub n: Option<Number>,
     /// Fork the session as it was before this undo; N is one of the turns that it removed [default: the last finished one]
     #[arg(long, value_name = "K")]
     pub undone: Option<u32>,
+    /// Fork this abandoned branch; N is one of its turns [default: its last one]
+    #[arg(long, value_name = "K", conflicts_with = "undone")]
+    pub abandoned: Option<u32>,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

@@ -88,6 +88,9 @@ fn choose(catalog: &Catalog, listing: &Listing, args: &CheckArgs) -> Result<Vec<
         // A session is checked with its sub-agents.
         Ok(Meant { project, target: Target::Session(listed), .. }) => Ok(vec![(project, listed)]),
         Ok(Meant { project, target: Target::Subagent { parent, .. }, .. }) => Ok(vec![(project, parent)]),
+        Ok(Meant { target: Target::Abandoned { session, number }, .. }) => {
+            Err(session_arg::of_abandoned("check", &session.session, number))
+        }
         Ok(Meant { target: Target::Undone { session, number }, .. }) => {
             Err(session_arg::of_undone("check", &session.session, number))
         }

@@ -52,23 +52,28 @@ pub fn redo(args: &RedoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
 /// `turnfs fork`.
 pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
-    let (session, branch) = match session_arg::find(&catalog, &args.session)?.target {
-        Target::Session(listed) => (listed.session, args.undone),
-        Target::Subagent { agent, .. } => (agent, args.undone),
-        // A path below `undone/N` means that branch, never the session as it is.
-        Target::Undone { session, number } => (session.session, Some(number)),
+    let (session, undone, abandoned) = match session_arg::find(&catalog, &args.session)?.target {
+        Target::Session(listed) => (listed.session, args.undone, args.abandoned),
+        Target::Subagent { agent, .. } => (agent, args.undone, args.abandoned),
+        // A path below `undone/N` or `abandoned/N` means that branch, never the session as it is.
+        Target::Undone { session, number } => (session.session, Some(number), None),
+        Target::Abandoned { session, number } => (session.session, None, Some(number)),
     };
     let state = stores::recovered_state()?;
     let asked = match args.n {
         Some(Number::This(n)) => Some(n),
         None | Some(Number::Last) => None,
     };
-    let id = match branch {
-        Some(number) => {
+    let id = match (undone, abandoned) {
+        (Some(number), _) => {
             let store = catalog.store_of(&session.key)?;
             cut::fork_undone(&*store, &state, &session, number, asked)?.0
         }
-        None => {
+        (None, Some(number)) => {
+            let view = catalog.view(&session.key)?;
+            cut::fork_abandoned(&*view.store, &state, &view.session, &view.history, number, asked)?.0
+        }
+        (None, None) => {
             let view = catalog.view(&session.key)?;
             let n = match asked {
                 // A turn that is still running cannot be the last one of a fork.

@@ -1,6 +1,6 @@
 //! The SESSION argument: an id, a part of one, a directory name, words of a title, `latest`, or a path inside a
-//! mount. Such a path means what it shows: the session, a sub-agent below `agents/`, or what an undo removed
-//! below `undone/`.
+//! mount. Such a path means what it shows: the session, a sub-agent below `agents/`, what an undo removed below
+//! `undone/`, or a branch below `abandoned/`.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,11 @@ pub enum Target {
         session: Listed,
         number: u32,
     },
+    /// The branch of the session that was abandoned.
+    Abandoned {
+        session: Listed,
+        number: u32,
+    },
 }
 
 /// What a SESSION argument means.
@@ -63,6 +68,7 @@ impl Meant {
             Target::Session(listed) => Ok(listed.session),
             Target::Subagent { parent, agent } => Err(of_subagent(verb, &agent, &parent.session)),
             Target::Undone { session, number } => Err(of_undone(verb, &session.session, number)),
+            Target::Abandoned { session, number } => Err(of_abandoned(verb, &session.session, number)),
         }
     }
 }
@@ -80,6 +86,14 @@ pub fn of_undone(verb: &str, session: &Session, number: u32) -> Failure {
     let hint = format!(
         "bring it back with `turnfs redo {id} {number}`, or look at it with `turnfs show {id} --undone {number}`"
     );
+    Refusal::cannot_cut(what, hint).into()
+}
+
+/// Why that cannot be done to an abandoned branch.
+pub fn of_abandoned(verb: &str, session: &Session, number: u32) -> Failure {
+    let id = &session.id;
+    let what = format!("that is an abandoned branch of {id}, and {verb} is for whole sessions");
+    let hint = format!("make a session of it first: `turnfs fork {id} --abandoned {number}`");
     Refusal::cannot_cut(what, hint).into()
 }
 
@@ -187,7 +201,11 @@ fn below(
             let number = number.parse().map_err(|_| Refusal::NotFound { what: what() })?;
             (Target::Undone { session: listed, number }, own)
         }
-        // Branches that this version does not know are not the live session, either.
+        (Some("abandoned"), Some(number)) => {
+            let what = || format!("the branch abandoned/{number} of {}", listed.session.id);
+            let number = number.parse().map_err(|_| Refusal::NotFound { what: what() })?;
+            (Target::Abandoned { session: listed, number }, own)
+        }
         (Some("agents" | "undone" | "abandoned"), _) => {
             return Err(Failure::NotASession { path: shown() });
         }

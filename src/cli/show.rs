@@ -11,7 +11,7 @@ use super::session_arg::Target;
 use super::{output, session_arg, stores};
 use crate::agents;
 use crate::catalog::View;
-use crate::cut::{self, Undone};
+use crate::cut;
 use crate::render;
 use crate::session::{Confidence, History, Refusal, Turn, rfc3339};
 
@@ -53,23 +53,24 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let catalog = stores::open(&args.stores)?;
     let named = args.session.as_deref().unwrap_or(session_arg::LATEST);
     let meant = session_arg::find(&catalog, named)?;
-    let (session, undone) = match &meant.target {
-        Target::Session(listed) => (&listed.session, None),
-        Target::Subagent { agent, .. } => (agent, None),
-        Target::Undone { session, number } => (&session.session, Some(*number)),
+    let (session, undone, abandoned) = match &meant.target {
+        Target::Session(listed) => (&listed.session, args.undone, args.abandoned),
+        Target::Subagent { agent, .. } => (agent, args.undone, args.abandoned),
+        Target::Undone { session, number } => (&session.session, Some(*number), None),
+        Target::Abandoned { session, number } => (&session.session, None, Some(*number)),
     };
     let view = catalog.view(&session.key)?;
     let history = &view.history;
     let asked = args.n.or_else(|| turn_in_path(&meant.rest));
     let project = meant.project.as_deref();
-    if let Some(number) = args.undone.or(undone) {
+    if let Some(number) = undone {
         let all = cut::undone(&stores::state()?, &view.session.key)?;
         let Some(undone) = all.iter().find(|undone| undone.number == number) else {
             return Err(Refusal::NothingToRedo { asked: Some(number) }.into());
         };
         let turns: Vec<&Turn> = match asked {
             None => undone.turns.iter().collect(),
-            Some(asked) => vec![removed_turn(undone, asked)?],
+            Some(asked) => vec![one_of(&undone.turns, asked, || format!("undo {number}"))?],
         };
         let span = |turn: &Turn| cut::undone_span(undone, turn);
         if args.json {
@@ -84,6 +85,22 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let span = |turn: &Turn| catalog.span(&view, turn);
+    if let Some(number) = abandoned {
+        let branch = history.abandoned_turns(number)?;
+        let turns: Vec<&Turn> = match asked {
+            None => branch.turns.iter().collect(),
+            Some(asked) => vec![one_of(&branch.turns, asked, || format!("abandoned/{number}"))?],
+        };
+        if args.json {
+            return json(&view, project, &turns, &span, &|_| Confidence::Exact, out);
+        }
+        if asked.is_some() {
+            return print_text(&view, &turns, &span, out);
+        }
+        writeln!(out, "abandoned/{number} of {}", view.session.id)?;
+        print_turns(&branch.turns, None, out)?;
+        return Ok(Exit::Done);
+    }
     if args.json {
         // What refuses the turns is said in `state` and `damage`; nothing is shown as the session's.
         let turns: Vec<&Turn> = match (history.readable(), asked) {
@@ -214,12 +231,13 @@ fn print_text(view: &View, turns: &[&Turn], span: Span<'_>, out: &mut dyn Write)
     Ok(Exit::Done)
 }
 
-fn removed_turn(undone: &Undone, asked: Number) -> Result<&Turn, Refusal> {
+/// One of the turns of a branch.
+fn one_of(turns: &[Turn], asked: Number, branch: impl Fn() -> String) -> Result<&Turn, Refusal> {
     let found = match asked {
-        Number::This(n) => undone.turns.iter().find(|turn| turn.n == n),
-        Number::Last => undone.turns.last(),
+        Number::This(n) => turns.iter().find(|turn| turn.n == n),
+        Number::Last => turns.last(),
     };
-    found.ok_or_else(|| Refusal::NotFound { what: format!("that turn in undo {}", undone.number) })
+    found.ok_or_else(|| Refusal::NotFound { what: format!("that turn in {}", branch()) })
 }
 
 #[cfg(test)]

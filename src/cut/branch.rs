@@ -71,6 +71,28 @@ pub fn fork(
     Ok((made?, n))
 }
 
+/// Makes a session of the turns that lead to an abandoned branch (from 1) and of its own up to turn `n`; `None`: its
+/// last one. The new session's id, and `n`.
+///
+/// # Errors
+/// [`Refusal::NotFound`], [`Refusal::NotAbandoned`]; and as every fork. Nothing is left behind.
+pub fn fork_abandoned(
+    agent: &dyn AgentStore,
+    state: &StateDir,
+    session: &Session,
+    seen: &History,
+    number: u32,
+    n: Option<u32>,
+) -> Result<(String, u32)> {
+    let history = seen.abandoned(number)?;
+    let (first, last) = (seen.abandoned_turns(number)?.shared, history.turns.len() as u32 - 1);
+    let n = n.unwrap_or(last);
+    if !(first..=last).contains(&n) {
+        return Err(Refusal::NotAbandoned { asked: n, number, first, last });
+    }
+    Ok((super::fork(agent, state, session, &history, n)?, n))
+}
+
 /// The turn up to which the branch is kept.
 fn chosen(removed: &[Turn], number: u32, n: Option<u32>) -> Result<u32> {
     let (Some(first), Some(last)) = (removed.first(), removed.last()) else {

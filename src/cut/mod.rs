@@ -42,7 +42,7 @@ mod writers;
 #[cfg(test)]
 mod tests;
 
-pub use branch::fork as fork_undone;
+pub use branch::{fork as fork_undone, fork_abandoned};
 pub use execute::{redo, undo};
 pub use private::PrivateDir;
 pub use prune::{Pruned, prune};

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::Fs;
 use super::handles::TextHandle;
-use super::node::{Dot, Node, Part, SessionRef};
+use super::node::{Branch, Dot, Node, Part, SessionRef};
 use super::text_cache::TextKey;
 use super::tree::absent;
 use crate::agents;
@@ -160,16 +160,14 @@ impl Fs {
             _ => return Err(Refusal::Internal { what: format!("{node:?} has no text") }),
         };
         match part {
-            Part::UndoneTurn(number, n) => {
+            Part::BranchTurn(Branch::Undone(number), n) => {
                 let undone = self.undone(session, *number)?;
                 let turn = find(&undone.turns, *n)?;
                 let span = cut::undone_span(&undone, turn)?;
                 let store = self.catalog.store_of(&session.key)?;
                 Ok(Text::of(agents::turn_text(&*store, &*self.catalog.session(&session.key)?, turn, &span)?))
             }
-            Part::UndoneStatus(number) => {
-                Ok(Text::of(super::format::undone_status(&self.undone(session, *number)?)))
-            }
+            Part::BranchStatus(branch) => Ok(Text::of(self.branch_status(session, *branch)?)),
             Part::Status => Ok(Text::of(self.status(session, false)?)),
             Part::Meta => Ok(Text::of(self.meta(session, true)?)),
             _ => self.text_of_part(session, part),
@@ -212,6 +210,9 @@ impl Fs {
         match part {
             Part::Turn(n) => self.turn_text(view, turn(&view.history, *n)?),
             Part::SalvageTurn(n) => self.turn_text(view, find(salvaged(&view.history)?, *n)?),
+            Part::BranchTurn(Branch::Abandoned(number), n) => {
+                self.turn_text(view, find(&view.history.abandoned_turns(*number)?.turns, *n)?)
+            }
             Part::Prompt(n) => {
                 let turn = turn(&view.history, *n)?;
                 let span = self.catalog.span(view, turn)?;
@@ -400,8 +401,10 @@ pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
 /// sub-agents and the like.
 pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
     let all = session.files.iter().chain(&session.sidecars);
-    // A session is a directory with its files in it, or a file with its other files beside it.
+    // A session is a directory with its files in it, or a file with its other files beside it, or in a directory of
+    // the same name.
     let places = [Some(&*session.key.path), session.key.path.parent()];
-    let own = all.filter(|file| places.contains(&file.parent()));
+    let beside = session.key.path.with_extension("");
+    let own = all.filter(|file| places.contains(&file.parent()) || file.starts_with(&beside));
     own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
 }

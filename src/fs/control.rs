@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::node::{Control, SessionRef};
+use super::node::{Branch, Control, SessionRef};
 use super::{Fs, format};
 use crate::catalog::{Changed, View};
 use crate::cut;
@@ -72,8 +72,8 @@ impl Command {
 pub(super) struct ControlHandle {
     session: Arc<SessionRef>,
     control: Control,
-    /// For `undone/<number>/fork`: the undo's number.
-    branch: Option<u32>,
+    /// For `undone/<number>/fork` and `abandoned/<number>/fork`.
+    branch: Option<Branch>,
     writable: bool,
     inner: Mutex<Inner>,
 }
@@ -121,7 +121,7 @@ impl ControlHandle {
             None => match &inner.forked {
                 Some(id) => format!("{id}\n").into_bytes(),
                 None => match self.branch {
-                    Some(number) => fs.forked_branch(&self.session, number).into_bytes(),
+                    Some(branch) => fs.forked_branch(&self.session, branch).into_bytes(),
                     None => fs.control_text(&self.session, self.control)?.into_bytes(),
                 },
             },
@@ -147,7 +147,7 @@ impl ControlHandle {
         };
         inner.used = true;
         let outcome = command.and_then(|command| match self.branch {
-            Some(number) => fs.fork_branch(&inner.seen, number, command),
+            Some(branch) => fs.fork_branch(&inner.seen, branch, command),
             None => fs.act(self.control, &inner.seen, command),
         });
         let sentence = match &outcome {
@@ -177,7 +177,7 @@ impl Fs {
         &self,
         session: &Arc<SessionRef>,
         control: Control,
-        branch: Option<u32>,
+        branch: Option<Branch>,
         writable: bool,
     ) -> Result<ControlHandle> {
         let open = || {
@@ -187,7 +187,7 @@ impl Fs {
             let seen = self.view(&session.key)?;
             match branch {
                 // What was removed may be sound where the session is damaged now.
-                Some(number) => drop(self.undone(session, number)?),
+                Some(branch) => drop(self.branch(session, branch)?),
                 None => seen.history.readable()?,
             }
             Ok(seen)
@@ -217,18 +217,28 @@ impl Fs {
         })
     }
 
-    /// What reading `undone/<number>/fork` gives: the id of the session that the last fork of that branch made.
-    pub(super) fn forked_branch(&self, session: &SessionRef, number: u32) -> String {
-        self.memory.forked_branch(&session.key, number).map(|id| id + "\n").unwrap_or_default()
+    /// What reading a branch's `fork` gives: the id of the session that the last fork of that branch made.
+    pub(super) fn forked_branch(&self, session: &SessionRef, branch: Branch) -> String {
+        self.memory.forked_branch(&session.key, branch).map(|id| id + "\n").unwrap_or_default()
     }
 
-    fn fork_branch(&self, seen: &View, number: u32, command: Command) -> Result<Done> {
-        let n = match command.target {
+    fn fork_branch(&self, seen: &View, branch: Branch, command: Command) -> Result<Done> {
+        let asked = match command.target {
             Target::Number(n) => Some(n),
             Target::Last => None,
         };
-        let (id, n) = cut::fork_undone(&*seen.store, &self.state, &seen.session, number, n)?;
-        let sentence = format!("done, turns 0 to {n} as before undo {number} are session {id}");
+        let (store, session) = (&*seen.store, &seen.session);
+        let (id, n, of) = match branch {
+            Branch::Undone(number) => {
+                let (id, n) = cut::fork_undone(store, &self.state, session, number, asked)?;
+                (id, n, format!("as before undo {number}"))
+            }
+            Branch::Abandoned(number) => {
+                let (id, n) = cut::fork_abandoned(store, &self.state, session, &seen.history, number, asked)?;
+                (id, n, format!("of the branch abandoned/{number}"))
+            }
+        };
+        let sentence = format!("done, turns 0 to {n} {of} are session {id}");
         Ok(Done { sentence, forked: Some(id) })
     }
 
@@ -286,9 +296,9 @@ fn refused(control: &str, refusal: &Refusal) -> String {
 }
 
 /// A control file's name in `status` and in the log.
-fn name(control: Control, branch: Option<u32>) -> String {
+fn name(control: Control, branch: Option<Branch>) -> String {
     match branch {
-        Some(number) => format!("undone/{number}/{}", control.name()),
+        Some(branch) => format!("{}/{}/{}", branch.shelf(), branch.number(), control.name()),
         None => control.name().to_owned(),
     }
 }

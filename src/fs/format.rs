@@ -12,8 +12,8 @@ use crate::catalog::Watching;
 use crate::cut::Undone;
 use crate::render::{cut_to_width, escaped_json, one_line};
 use crate::session::{
-    self, Confidence, CutPoint, Damage, DamageClass, History, Place, Refusal, Session, State, TurnStatus,
-    Writer, rfc3339,
+    self, Branch, Confidence, CutPoint, Damage, DamageClass, History, Place, Refusal, Session, State,
+    TurnStatus, Writer, rfc3339,
 };
 
 /// Longest prompt in a plan, in columns of a terminal.
@@ -224,6 +224,7 @@ fn kept(session: &Session, history: &History, n: u32, point: &CutPoint) -> Strin
                 format!("{file} of {} bytes, put together from it and {source}", kept.bytes)
             }
             Some(source) => format!("{file} to byte {} of {source}", kept.bytes),
+            None if kept.rebuilt => format!("{file} of {} bytes, put together from it", kept.bytes),
             None => format!("{file} to byte {}", kept.bytes),
         }
     });
@@ -261,6 +262,23 @@ pub(super) fn undone_status(undone: &Undone) -> String {
         "fork",
         &format!("echo {last} > undone/{number}/fork (a new session of it, whatever was done since)"),
     );
+    lines.0
+}
+
+/// `abandoned/<number>/status`.
+pub(super) fn abandoned_status(number: u32, branch: &Branch) -> String {
+    let mut lines = Lines::default();
+    let last = branch.turns.last().map_or(0, |turn| turn.n);
+    let turns = match branch.turns.first() {
+        Some(first) if first.n != last => format!("the turns {} to {last}", first.n),
+        _ => format!("turn {last}"),
+    };
+    let begins = match branch.shared {
+        0 => "at the session's beginning".to_owned(),
+        shared => format!("after turn {}", shared - 1),
+    };
+    lines.put("abandoned", &format!("{turns}: the session was rewound and goes on {begins} without them"));
+    lines.put("fork", &format!("echo {last} > abandoned/{number}/fork (a new session with them)"));
     lines.0
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::Fs;
 use super::kernel_view::{A_SECOND, Attrs, Ttl};
-use super::node::{Dot, Node, Part, SessionRef};
+use super::node::{Branch, Dot, Node, Part, SessionRef};
 use crate::catalog::{Changed, View};
 use crate::session::{Refusal, SessionKey};
 
@@ -85,11 +85,12 @@ impl Fs {
         match part {
             // Other processes prune; sub-agents have directories of their own.
             Part::Undone
-            | Part::UndoneDir(_)
-            | Part::UndoneStatus(_)
-            | Part::UndoneFork(_)
-            | Part::UndoneTurns(_)
-            | Part::UndoneTurn(..)
+            | Part::Abandoned
+            | Part::BranchDir(_)
+            | Part::BranchStatus(_)
+            | Part::BranchFork(_)
+            | Part::BranchTurns(_)
+            | Part::BranchTurn(..)
             | Part::Agents => Ttl::NOT,
             Part::Status => Ttl { entry: LASTING, attributes: A_SECOND },
             _ => Ttl::both(LASTING),
@@ -199,5 +200,5 @@ impl Fs {
 
 /// Whether a directory shows turnfs's own state, which other processes change too.
 fn shows_state(part: &Part) -> bool {
-    matches!(part, Part::Undone | Part::UndoneDir(_) | Part::UndoneTurns(_))
+    matches!(part, Part::Undone | Part::BranchDir(Branch::Undone(_)) | Part::BranchTurns(Branch::Undone(_)))
 }

@@ -235,7 +235,7 @@ impl Fs {
     /// [`Fs::refusal`] for everything else (`anything_else`: mode, owner, flags).
     pub fn setattr(&self, ino: u64, size: Option<u64>, anything_else: bool) -> Result<Attr> {
         let node = self.node(ino)?;
-        let is_control = matches!(node, Node::Session(_, Part::Control(_) | Part::UndoneFork(_)));
+        let is_control = matches!(node, Node::Session(_, Part::Control(_) | Part::BranchFork(_)));
         let harmless = size.is_none_or(|size| size == 0) && !anything_else;
         if is_control && harmless && !self.options.read_only {
             return self.getattr(ino, None);
@@ -347,8 +347,8 @@ impl Fs {
             let handle = self.open_control(session, *control, None, access.write)?;
             return Ok(opened(Shows::Control(handle), Cache::Direct));
         }
-        if let Node::Session(session, Part::UndoneFork(number)) = &node {
-            let handle = self.open_control(session, Control::Fork, Some(*number), access.write)?;
+        if let Node::Session(session, Part::BranchFork(branch)) = &node {
+            let handle = self.open_control(session, Control::Fork, Some(*branch), access.write)?;
             return Ok(opened(Shows::Control(handle), Cache::Direct));
         }
         if access.write || access.truncate {
@@ -368,7 +368,7 @@ impl Fs {
         }
         let text = self.open_text(ino, &node)?;
         let cache = match &node {
-            Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta | Part::UndoneStatus(_)) => {
+            Node::Dot(_) | Node::Session(_, Part::Status | Part::Meta | Part::BranchStatus(_)) => {
                 Cache::Direct
             }
             _ => self.kernel.admit_text(ino, text.version(), text.len()),

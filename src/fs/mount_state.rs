@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::kernel_view::A_SECOND;
+use super::node::Branch;
 use crate::session::{Session, SessionKey, State, Writer};
 
 /// How many writers are remembered.
@@ -28,30 +29,30 @@ const MOST_ERRORS: usize = 5;
 struct Commands {
     last: String,
     forked: Option<String>,
-    /// By forks of what undos removed, by the undo's number.
-    branches: HashMap<u32, String>,
+    /// By forks of branches.
+    branches: HashMap<Branch, String>,
     /// All sessions that forks of this one made.
     made: Vec<String>,
 }
 
 impl Memory {
-    /// Notes the outcome of a command (`sentence`; each further line is a hint), and the session that it made; `branch`: out of what this undo removed.
-    pub fn note(&self, key: &SessionKey, sentence: String, branch: Option<u32>, forked: Option<String>) {
+    /// Notes the outcome of a command (`sentence`; each further line is a hint), and the session that it made; `branch`: out of which branch.
+    pub fn note(&self, key: &SessionKey, sentence: String, branch: Option<Branch>, forked: Option<String>) {
         let mut commands = self.commands.lock();
         let entry = commands.entry(key.clone()).or_default();
         entry.last = sentence;
         if let Some(id) = forked {
             entry.made.push(id.clone());
             match branch {
-                Some(number) => drop(entry.branches.insert(number, id)),
+                Some(branch) => drop(entry.branches.insert(branch, id)),
                 None => entry.forked = Some(id),
             }
         }
     }
 
-    /// The id of the session that the last fork of what this undo removed made.
-    pub fn forked_branch(&self, key: &SessionKey, number: u32) -> Option<String> {
-        self.commands.lock().get(key)?.branches.get(&number).cloned()
+    /// The id of the session that the last fork of this branch made.
+    pub fn forked_branch(&self, key: &SessionKey, branch: Branch) -> Option<String> {
+        self.commands.lock().get(key)?.branches.get(&branch).cloned()
     }
 
     /// The last command's outcome.

@@ -73,12 +73,13 @@ pub(super) enum Part {
     Salvage,
     SalvageTurn(u32),
     Undone,
-    /// `undone/<number>`, then its `status`, its `fork`, its `turns`, then a turn by its old number.
-    UndoneDir(u32),
-    UndoneStatus(u32),
-    UndoneFork(u32),
-    UndoneTurns(u32),
-    UndoneTurn(u32, u32),
+    Abandoned,
+    /// `undone/<number>` and `abandoned/<number>`, then its `status`, its `fork`, its `turns`, then a turn by its number.
+    BranchDir(Branch),
+    BranchStatus(Branch),
+    BranchFork(Branch),
+    BranchTurns(Branch),
+    BranchTurn(Branch, u32),
     Prompts,
     Prompt(u32),
     Records,
@@ -90,6 +91,35 @@ pub(super) enum Part {
     Raw,
     RawFile(OsString),
     Context,
+}
+
+/// Turns that are not part of the session any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Branch {
+    /// What the undo with this number removed.
+    Undone(u32),
+    /// What the user left behind in the agent; from 1.
+    Abandoned(u32),
+}
+
+impl Branch {
+    pub fn number(self) -> u32 {
+        let (Branch::Undone(number) | Branch::Abandoned(number)) = self;
+        number
+    }
+
+    /// One name for each kind of branch.
+    fn tag(self, [undone, abandoned]: [&'static str; 2]) -> &'static str {
+        match self {
+            Branch::Undone(_) => undone,
+            Branch::Abandoned(_) => abandoned,
+        }
+    }
+
+    /// The name of the directory that it is in.
+    pub fn shelf(self) -> &'static str {
+        self.tag(["undone", "abandoned"])
+    }
 }
 
 /// A control file.
@@ -151,8 +181,9 @@ impl Node {
                 | Part::Agents
                 | Part::Salvage
                 | Part::Undone
-                | Part::UndoneDir(_)
-                | Part::UndoneTurns(_)
+                | Part::Abandoned
+                | Part::BranchDir(_)
+                | Part::BranchTurns(_)
                 | Part::Prompts
                 | Part::Records
                 | Part::Raw => Kind::Directory,
@@ -161,9 +192,9 @@ impl Node {
                 | Part::Meta
                 | Part::Control(_)
                 | Part::SalvageTurn(_)
-                | Part::UndoneStatus(_)
-                | Part::UndoneFork(_)
-                | Part::UndoneTurn(..)
+                | Part::BranchStatus(_)
+                | Part::BranchFork(_)
+                | Part::BranchTurn(..)
                 | Part::Prompt(_)
                 | Part::RecordsHead
                 | Part::Record(_)
@@ -180,7 +211,7 @@ impl Node {
         match (self.kind(), self) {
             (Kind::Directory, _) => 0o500,
             (Kind::Symlink, _) => 0o777,
-            (Kind::File, Node::Session(_, Part::Control(_) | Part::UndoneFork(_))) => 0o600,
+            (Kind::File, Node::Session(_, Part::Control(_) | Part::BranchFork(_))) => 0o600,
             (Kind::File, _) => 0o400,
         }
     }
@@ -205,11 +236,12 @@ impl Node {
                     },
                     Part::Turn(_) => within(Part::Turns),
                     Part::SalvageTurn(_) => within(Part::Salvage),
-                    Part::UndoneDir(_) => within(Part::Undone),
-                    Part::UndoneTurns(number) | Part::UndoneStatus(number) | Part::UndoneFork(number) => {
-                        within(Part::UndoneDir(*number))
+                    Part::BranchDir(Branch::Undone(_)) => within(Part::Undone),
+                    Part::BranchDir(Branch::Abandoned(_)) => within(Part::Abandoned),
+                    Part::BranchTurns(branch) | Part::BranchStatus(branch) | Part::BranchFork(branch) => {
+                        within(Part::BranchDir(*branch))
                     }
-                    Part::UndoneTurn(number, _) => within(Part::UndoneTurns(*number)),
+                    Part::BranchTurn(branch, _) => within(Part::BranchTurns(*branch)),
                     Part::Prompt(_) => within(Part::Prompts),
                     Part::RecordsHead | Part::Record(_) | Part::RecordsTail => within(Part::Records),
                     Part::RawFile(_) => within(Part::Raw),
@@ -303,11 +335,18 @@ impl Part {
             Part::Salvage => ("salvage", [0, 0]),
             Part::SalvageTurn(n) => ("salvage-turn", [*n, 0]),
             Part::Undone => ("undone", [0, 0]),
-            Part::UndoneDir(number) => ("undone-dir", [*number, 0]),
-            Part::UndoneStatus(number) => ("undone-status", [*number, 0]),
-            Part::UndoneFork(number) => ("undone-fork", [*number, 0]),
-            Part::UndoneTurns(number) => ("undone-turns", [*number, 0]),
-            Part::UndoneTurn(number, n) => ("undone-turn", [*number, *n]),
+            Part::Abandoned => ("abandoned", [0, 0]),
+            Part::BranchDir(branch) => (branch.tag(["undone-dir", "abandoned-dir"]), [branch.number(), 0]),
+            Part::BranchStatus(branch) => {
+                (branch.tag(["undone-status", "abandoned-status"]), [branch.number(), 0])
+            }
+            Part::BranchFork(branch) => (branch.tag(["undone-fork", "abandoned-fork"]), [branch.number(), 0]),
+            Part::BranchTurns(branch) => {
+                (branch.tag(["undone-turns", "abandoned-turns"]), [branch.number(), 0])
+            }
+            Part::BranchTurn(branch, n) => {
+                (branch.tag(["undone-turn", "abandoned-turn"]), [branch.number(), *n])
+            }
             Part::Prompts => ("prompts", [0, 0]),
             Part::Prompt(n) => ("prompt", [*n, 0]),
             Part::Records => ("records", [0, 0]),
@@ -409,8 +448,9 @@ mod tests {
             Node::Session(a.clone(), Part::Status),
             Node::Session(a.clone(), Part::Turn(1)),
             Node::Session(a.clone(), Part::SalvageTurn(1)),
-            Node::Session(a.clone(), Part::UndoneTurn(1, 2)),
-            Node::Session(a.clone(), Part::UndoneTurn(2, 1)),
+            Node::Session(a.clone(), Part::BranchTurn(Branch::Undone(1), 2)),
+            Node::Session(a.clone(), Part::BranchTurn(Branch::Undone(2), 1)),
+            Node::Session(a.clone(), Part::BranchTurn(Branch::Abandoned(1), 2)),
             Node::Session(session("sessions/m/b"), Part::Turn(1)),
             Node::Session(a.clone(), Part::RawFile("status".into())),
         ];
@@ -443,7 +483,7 @@ mod tests {
     #[test]
     fn every_node_is_in_its_parents_directory() {
         let a = session("sessions/m/a");
-        let turn = Node::Session(a.clone(), Part::UndoneTurn(1, 2));
+        let turn = Node::Session(a.clone(), Part::BranchTurn(Branch::Undone(1), 2));
         let mut chain = Vec::new();
         let mut node = turn;
         while node != Node::Root {

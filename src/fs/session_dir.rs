@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::Fs;
 use super::content::{find, raw_files, raw_stat, salvaged, tail, turn, version_of};
 use super::kernel_view::{A_SECOND, Attrs};
-use super::node::{At, Control, Node, Part, SessionRef, turn_name, turn_number};
+use super::node::{At, Branch, Control, Node, Part, SessionRef, turn_name, turn_number};
 use super::tree::{Entries, absent};
 use crate::catalog::View;
 use crate::cut::{self, Undone};
@@ -35,6 +35,7 @@ impl Fs {
                 "agents" => Some(Part::Agents),
                 "salvage" => Some(Part::Salvage),
                 "undone" => Some(Part::Undone),
+                "abandoned" => Some(Part::Abandoned),
                 "prompts" => Some(Part::Prompts),
                 "records" => Some(Part::Records),
                 "raw" => Some(Part::Raw),
@@ -50,14 +51,15 @@ impl Fs {
                 _ => text.strip_suffix(".jsonl").and_then(turn_number).map(Part::Record),
             },
             Part::Raw => Some(Part::RawFile(name.to_owned())),
-            Part::Undone => numbered(Part::UndoneDir),
-            Part::UndoneDir(number) => match text {
-                "turns" => Some(Part::UndoneTurns(*number)),
-                "status" => Some(Part::UndoneStatus(*number)),
-                "fork" => Some(Part::UndoneFork(*number)),
+            Part::Undone => numbered(|number| Part::BranchDir(Branch::Undone(number))),
+            Part::Abandoned => numbered(|number| Part::BranchDir(Branch::Abandoned(number))),
+            Part::BranchDir(branch) => match text {
+                "turns" => Some(Part::BranchTurns(*branch)),
+                "status" => Some(Part::BranchStatus(*branch)),
+                "fork" => Some(Part::BranchFork(*branch)),
                 _ => None,
             },
-            Part::UndoneTurns(number) => turn_number(text).map(|n| Part::UndoneTurn(*number, n)),
+            Part::BranchTurns(branch) => turn_number(text).map(|n| Part::BranchTurn(*branch, n)),
             Part::Agents => {
                 let parent = self.catalog.session(&session.key)?;
                 let agents = self.catalog.subagents(&parent)?;
@@ -127,21 +129,26 @@ impl Fs {
                 let undone = cut::undone(&self.state, &session.key)?;
                 Ok(undone
                     .iter()
-                    .map(|undo| entry(&undo.number.to_string(), Part::UndoneDir(undo.number)))
+                    .map(|undo| entry(&undo.number.to_string(), Part::BranchDir(Branch::Undone(undo.number))))
                     .collect())
             }
-            Part::UndoneDir(number) => {
-                self.undone(session, *number)?;
+            Part::Abandoned => {
+                let count = self.view(&session.key)?.history.branches.len() as u32;
+                let branch = |number: u32| Part::BranchDir(Branch::Abandoned(number));
+                Ok((1..=count).map(|number| entry(&number.to_string(), branch(number))).collect())
+            }
+            Part::BranchDir(branch) => {
+                self.branch(session, *branch)?;
                 Ok(vec![
-                    entry("turns", Part::UndoneTurns(*number)),
-                    entry("status", Part::UndoneStatus(*number)),
-                    entry("fork", Part::UndoneFork(*number)),
+                    entry("turns", Part::BranchTurns(*branch)),
+                    entry("status", Part::BranchStatus(*branch)),
+                    entry("fork", Part::BranchFork(*branch)),
                 ])
             }
-            Part::UndoneTurns(number) => {
-                let undone = self.undone(session, *number)?;
-                let turns = undone.turns.iter();
-                Ok(turns.map(|turn| entry(&turn_name(turn.n), Part::UndoneTurn(*number, turn.n))).collect())
+            Part::BranchTurns(branch) => {
+                let (turns, _) = self.branch(session, *branch)?;
+                let turns = turns.iter();
+                Ok(turns.map(|turn| entry(&turn_name(turn.n), Part::BranchTurn(*branch, turn.n))).collect())
             }
             _ => Err(Refusal::Internal { what: format!("{part:?} is listed but no directory") }),
         }
@@ -156,8 +163,12 @@ impl Fs {
         if self.catalog.subagents(&attrs).is_ok_and(|agents| !agents.is_empty()) {
             parts.push(("agents", Part::Agents));
         }
-        if view.is_some_and(|view| view.history.state == State::Damaged) {
-            parts.push(("salvage", Part::Salvage));
+        if let Some(view) = &view {
+            if view.history.state == State::Damaged {
+                parts.push(("salvage", Part::Salvage));
+            } else if !view.history.branches.is_empty() {
+                parts.push(("abandoned", Part::Abandoned));
+            }
         }
         if !session.is_subagent() && cut::undone(&self.state, &session.key).is_ok_and(|it| !it.is_empty()) {
             parts.push(("undone", Part::Undone));
@@ -227,20 +238,27 @@ impl Fs {
                 let latest = latest.ok_or_else(|| absent(OsStr::new("undone")))?;
                 Ok(Attrs::directory(undone.len(), latest))
             }
-            Part::UndoneDir(number) => Ok(Attrs::directory(1, self.undone(session, *number)?.at)),
-            Part::UndoneTurns(number) => Ok(Attrs::directory(0, self.undone(session, *number)?.at)),
-            Part::UndoneStatus(number) => {
-                let undone = self.undone(session, *number)?;
-                Ok(Attrs::file(super::format::undone_status(&undone).len() as u64, undone.at))
+            Part::Abandoned => {
+                let view = self.view(&session.key)?;
+                match view.history.branches.len() {
+                    0 => Err(absent(OsStr::new("abandoned"))),
+                    count => Ok(Attrs::directory(count, view.session.updated)),
+                }
             }
-            Part::UndoneFork(number) => {
-                let at = self.undone(session, *number)?.at;
-                Ok(Attrs::file(self.forked_branch(session, *number).len() as u64, at))
+            Part::BranchDir(branch) => Ok(Attrs::directory(1, self.branch(session, *branch)?.1)),
+            Part::BranchTurns(branch) => Ok(Attrs::directory(0, self.branch(session, *branch)?.1)),
+            Part::BranchStatus(branch) => {
+                let (_, at) = self.branch(session, *branch)?;
+                Ok(Attrs::file(self.branch_status(session, *branch)?.len() as u64, at))
             }
-            Part::UndoneTurn(number, n) => {
-                let undone = self.undone(session, *number)?;
-                let turn = find(&undone.turns, *n)?;
-                Ok(Attrs::file(turn.text_len, turn.last.unwrap_or(undone.at)))
+            Part::BranchFork(branch) => {
+                let (_, at) = self.branch(session, *branch)?;
+                Ok(Attrs::file(self.forked_branch(session, *branch).len() as u64, at))
+            }
+            Part::BranchTurn(branch, n) => {
+                let (turns, at) = self.branch(session, *branch)?;
+                let turn = find(&turns, *n)?;
+                Ok(Attrs::file(turn.text_len, turn.last.unwrap_or(at)))
             }
             Part::Status => Ok(Attrs::file(self.status(session, true)?.len() as u64, updated()?)),
             // Of a session that cannot be shown these are refused when opened; until then they are just there.
@@ -280,6 +298,30 @@ impl Fs {
             Err(absent(OsStr::new("agents")))
         } else {
             Ok(Attrs::directory(agents.len(), updated))
+        }
+    }
+
+    /// The turns of a branch, and when it was left.
+    pub(super) fn branch(&self, session: &SessionRef, branch: Branch) -> Result<(Vec<Turn>, Timestamp)> {
+        match branch {
+            Branch::Undone(number) => self.undone(session, number).map(|undone| (undone.turns, undone.at)),
+            Branch::Abandoned(number) => {
+                let view = self.view(&session.key)?;
+                let turns = view.history.abandoned_turns(number)?.turns.clone();
+                let last = turns.iter().filter_map(|turn| turn.last).max();
+                Ok((turns, last.unwrap_or(view.session.updated)))
+            }
+        }
+    }
+
+    /// What a branch's `status` says.
+    pub(super) fn branch_status(&self, session: &SessionRef, branch: Branch) -> Result<String> {
+        match branch {
+            Branch::Undone(number) => Ok(super::format::undone_status(&self.undone(session, number)?)),
+            Branch::Abandoned(number) => {
+                let view = self.view(&session.key)?;
+                Ok(super::format::abandoned_status(number, view.history.abandoned_turns(number)?))
+            }
         }
     }
 

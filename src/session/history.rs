@@ -198,11 +198,7 @@ impl History {
     /// # Errors
     /// [`Refusal::NotFound`] if there is no such branch; and as [`History::readable`].
     pub fn abandoned(&self, number: u32) -> Result<History, Refusal> {
-        self.readable()?;
-        let index = number.checked_sub(1);
-        let branch = index.and_then(|index| self.branches.get(index as usize));
-        let branch =
-            branch.ok_or_else(|| Refusal::NotFound { what: format!("the branch abandoned/{number}") })?;
+        let branch = self.abandoned_turns(number)?;
         let shared = self.turns.iter().take(branch.shared as usize);
         let turns: Vec<Turn> = shared.chain(&branch.turns).cloned().collect();
         let point = CutPoint { confidence: Confidence::Exact, kept: Vec::new(), at: None };
@@ -210,9 +206,19 @@ impl History {
             sound_turns: turns.len() as u32,
             cuts: vec![Ok(point); turns.len() + 1],
             turns,
-            branch: index,
+            branch: number.checked_sub(1),
             ..self.clone()
         })
+    }
+
+    /// An abandoned branch (from 1).
+    ///
+    /// # Errors
+    /// As [`History::abandoned`].
+    pub fn abandoned_turns(&self, number: u32) -> Result<&Branch, Refusal> {
+        self.readable()?;
+        let branch = number.checked_sub(1).and_then(|index| self.branches.get(index as usize));
+        branch.ok_or_else(|| Refusal::NotFound { what: format!("the branch abandoned/{number}") })
     }
 
     /// The turns of a damaged session that end before the first damage, as a history that can be forked: what

@@ -32,6 +32,9 @@ pub enum Refusal {
     /// A turn that an undo did not remove.
     #[error("undo {undo} did not remove turn {asked}")]
     NotInBranch { asked: u32, undo: u32, first: u32, last: u32 },
+    /// A turn that is not one of an abandoned branch.
+    #[error("the branch abandoned/{number} has the turns {first} to {last}, not turn {asked}")]
+    NotAbandoned { asked: u32, number: u32, first: u32, last: u32 },
     /// An agent has the session open. `asked`: the turn, as it was written.
     #[error("{writer} has this session open")]
     Live { writer: Writer, asked: String },
@@ -132,7 +135,8 @@ impl Refusal {
             | Refusal::InsideGroup { .. }
             | Refusal::NothingToRedo { .. }
             | Refusal::NoSuchUndo { .. }
-            | Refusal::NotInBranch { .. } => Errno::RANGE,
+            | Refusal::NotInBranch { .. }
+            | Refusal::NotAbandoned { .. } => Errno::RANGE,
             Refusal::Live { .. }
             | Refusal::Locked { .. }
             | Refusal::StillRunning { .. }
@@ -167,6 +171,7 @@ impl Refusal {
             Refusal::NotInBranch { first, last, .. } => vec![format!(
                 "write one of the turns that it removed, {first} to {last}; a fork keeps all turns before it, too"
             )],
+            Refusal::NotAbandoned { .. } => one("use the session's own `fork` to keep fewer turns"),
             Refusal::Live { asked, .. } => vec![
                 "close it first, or use `fork`".into(),
                 format!("`force {asked}` (the option --force of the command) cuts all the same"),

@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod claude_code;
 mod codex;
 mod kimi_cli;
 mod openmax;
@@ -48,7 +49,7 @@ struct Cut<'c> {
 
 /// A test of each check for each agent, so that they run side by side; with how many things it must count for each.
 macro_rules! for_every_agent {
-    ($($test:ident: $kimi_cli:literal $codex:literal $openmax:literal;)*) => {
+    ($($test:ident: $kimi_cli:literal $codex:literal $openmax:literal $claude_code:literal;)*) => {
         mod of_kimi_cli {
             $(#[test] fn $test() { super::$test(&super::kimi_cli::JUDGE, $kimi_cli) })*
         }
@@ -58,15 +59,18 @@ macro_rules! for_every_agent {
         mod of_openmax {
             $(#[test] fn $test() { super::$test(&super::openmax::JUDGE, $openmax) })*
         }
+        mod of_claude_code {
+            $(#[test] fn $test() { super::$test(&super::claude_code::JUDGE, $claude_code) })*
+        }
     };
 }
 
 for_every_agent! {
-    the_turns_of_every_sample_are_the_expected_ones: 101 61 81;
-    the_plan_refuses_what_the_undo_would_refuse: 101 61 81;
-    head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte: 16 21 26;
-    every_cut_of_every_sample_leaves_exactly_the_expected_files: 201 141 121;
-    sub_agents_of_every_sample_are_sessions_without_control_files: 1 0 0;
+    the_turns_of_every_sample_are_the_expected_ones: 101 61 81 100;
+    the_plan_refuses_what_the_undo_would_refuse: 101 61 81 100;
+    head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte: 16 21 26 25;
+    every_cut_of_every_sample_leaves_exactly_the_expected_files: 201 141 121 180;
+    sub_agents_of_every_sample_are_sessions_without_control_files: 1 0 0 1;
 }
 
 /// Runs `check` for each session of each sample of an agent, on a mount of a copy of its store; shows every failure.
@@ -161,9 +165,12 @@ fn the_turns_of_every_sample_are_the_expected_ones(judge: &Judge, least: usize) 
             ensure(text.contains(prompt), || format!("turn {n} does not hold its prompt"))?;
             let shown = &shown["turns"][n];
             let said = |prompt: &Value| prompt.as_str().unwrap_or_default().to_owned();
-            // As Codex itself calls it, in the samples of which it is the judge.
-            let status =
-                turn["status"].as_str().map(|status| if status == "completed" { "complete" } else { status });
+            // As the clients themselves call it, in the samples of which they are the judges.
+            let status = turn["status"].as_str().map(|status| match status {
+                "completed" | "ok" => "complete",
+                "open" => "interrupted",
+                status => status,
+            });
             let same = shown["n"] == n
                 && said(&shown["prompt"]) == said(&turn["prompt"])
                 // Of some samples only the prompts are known.
@@ -220,7 +227,9 @@ fn same_context(dir: &Path, messages: &Value) -> Check {
     let whole = words(&context);
     let mut rest = &*whole;
     for message in messages.as_array().unwrap() {
-        let text = words(message[1].as_str().unwrap());
+        let text = message[1].as_str().unwrap().replace('\u{1b}', "␛");
+        // A picture is shown with its type and size.
+        let text = if text == "[image]" { "[image/".to_owned() } else { words(&text) };
         let Some(at) = rest.find(&text) else {
             return Err(format!("context.md lacks {message} at its place:\n{context}"));
         };
@@ -247,6 +256,18 @@ fn head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte(judge: &J
         let record = |n: usize| read(&format!("{n:03}.jsonl"));
         let files = (judge.transcripts)(store, session);
         let whole = fs::read(store.root.join(&files[0])).unwrap();
+        if dir.join("abandoned").exists() {
+            // What was left behind stands between the turns, and is shown with its own.
+            let lines = (0..turns(session).len()).flat_map(|n| {
+                let lines =
+                    record(n).split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
+                lines
+            });
+            for line in lines {
+                ensure(holds(&whole, &line), || "a line of a record is not in the file".into())?;
+            }
+            return Ok(1);
+        }
         let mut joined = read("head.jsonl");
         for (n, turn) in turns(session).iter().enumerate() {
             let bytes = record(n);

@@ -54,6 +54,11 @@ pub(super) fn transcript(source: &Session, project: Option<&Path>, id: &str) -> 
     folder.join(format!("{id}{TRANSCRIPT}"))
 }
 
+/// Whether an id, which comes out of a file, can be the beginning of a file's name.
+pub(super) fn is_name(id: &str) -> bool {
+    !id.is_empty() && !id.starts_with('.') && !id.contains(['/', '\0']) && id.len() <= 200
+}
+
 /// A path as it stands in a JSON string, without quotes.
 pub(super) fn json_text(path: &Path) -> String {
     let json = serde_json::Value::from(path.to_string_lossy()).to_string();

@@ -80,6 +80,10 @@ impl AgentStore for ClaudeCode {
         self.subagents.of(session)
     }
 
+    fn parents_of(&self, subagent: &Path) -> Vec<PathBuf> {
+        self.subagents.parent_of(&self.root, subagent).into_iter().collect()
+    }
+
     fn plan_fork(
         &self,
         session: &Session,

@@ -52,6 +52,19 @@ impl Subagents {
         Ok(found)
     }
 
+    /// The transcript of the session that has this sub-agent; `None` if nothing tells.
+    pub fn parent_of(&self, root: &Path, subagent: &Path) -> Option<PathBuf> {
+        let folder = subagent.parent()?;
+        if folder.file_name() == Some(SUBAGENTS.as_ref()) {
+            return Some(folder.parent()?.with_extension(&TRANSCRIPT[1..]));
+        }
+        let store = StoreDir::open(root).ok()??;
+        let (dir, name) = (store.dir(folder).ok()??, subagent.file_name()?.to_str()?);
+        let stamp = dir.stat(Path::new(name)).ok()??;
+        let parent = self.known(&dir, name, stamp).head.session?;
+        layout::is_name(&parent).then(|| folder.join(format!("{parent}{TRANSCRIPT}")))
+    }
+
     /// Those in a directory: all of them, or those whose records name the session.
     fn below(&self, parent: &Session, store: &StoreDir, path: &Path, all: bool) -> Result<Vec<Session>> {
         let Some(dir) = store.dir(path)? else { return Ok(Vec::new()) };

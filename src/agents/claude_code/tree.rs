@@ -330,6 +330,7 @@ impl<'t> Tree<'t> {
                 (_, Some(node)) => match known {
                     Some(owner @ Owner::Abandoned(_)) => *owner,
                     _ if kept.is_none() && matches!(node.kind, Kind::User | Kind::Assistant) => Owner::Nobody,
+                    _ if kept.is_none() => last,
                     owner => owner.unwrap_or(Owner::Nobody),
                 },
                 // It stands in the file twice.
