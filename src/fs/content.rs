@@ -400,8 +400,10 @@ pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
 /// sub-agents and the like.
 pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
     let all = session.files.iter().chain(&session.sidecars);
-    // A session is a directory with its files in it, or a file with its other files beside it.
-    let places = [Some(&*session.key.path), session.key.path.parent()];
+    // A session is a directory with its files in it, or a file with its other files beside it; its transcript may lie
+    // deeper.
+    let transcript = session.files.first().and_then(|file| file.parent());
+    let places = [Some(&*session.key.path), session.key.path.parent(), transcript];
     let own = all.filter(|file| places.contains(&file.parent()));
     own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
 }

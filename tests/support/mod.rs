@@ -25,7 +25,8 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 const DAEMON_LIMIT: Duration = Duration::from_secs(60);
 
 /// The agents of which there are samples, each with the place of its store below HOME.
-pub const AGENTS: [(&str, &str); 3] = [("kimi-cli", ".kimi"), ("codex", ".codex"), ("openmax", ".openmax")];
+pub const AGENTS: [(&str, &str); 4] =
+    [("kimi-cli", ".kimi"), ("kimi-code", ".kimi-code"), ("codex", ".codex"), ("openmax", ".openmax")];
 
 /// A store of a test's own, of Kimi CLI where nothing else is said, with HOME and state directory.
 pub struct TestStore {
