@@ -23,8 +23,9 @@ pub struct Sample {
 }
 
 /// Four plain turns in each store; Codex has two forms.
-pub const PLAIN: [(AgentKind, &str); 4] = [
+pub const PLAIN: [(AgentKind, &str); 5] = [
     (AgentKind::KimiCli, "a-plain"),
+    (AgentKind::KimiCode, "a-plain"),
     (AgentKind::Codex, "a_plain4"),
     (AgentKind::Codex, "a_plain4_legacy"),
     (AgentKind::OpenMax, "a_plain"),
@@ -34,6 +35,7 @@ pub const PLAIN: [(AgentKind, &str); 4] = [
 pub fn victim(sample: &Sample) -> usize {
     match sample.agent {
         AgentKind::KimiCli => 13,
+        AgentKind::KimiCode => 45,
         AgentKind::Codex => 28,
         AgentKind::OpenMax => 6,
     }
@@ -46,6 +48,7 @@ impl Sample {
         let mut store = TestStore::empty();
         store.root = store.home.join(match agent {
             AgentKind::KimiCli => ".kimi",
+            AgentKind::KimiCode => ".kimi-code",
             AgentKind::Codex => ".codex",
             AgentKind::OpenMax => ".openmax",
         });
@@ -53,6 +56,9 @@ impl Sample {
         let id = expected["session"].as_str().unwrap().to_owned();
         let transcript = store.root.join(match agent {
             AgentKind::KimiCli => format!("{}/wire.jsonl", expected["session_path"].as_str().unwrap()),
+            AgentKind::KimiCode => {
+                format!("{}/agents/main/wire.jsonl", expected["session_path"].as_str().unwrap())
+            }
             AgentKind::Codex => expected["rollout"].as_str().unwrap().to_owned(),
             AgentKind::OpenMax => format!("sessions/{id}.messages.json"),
         });

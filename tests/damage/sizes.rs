@@ -47,6 +47,7 @@ fn r23_a_huge_transcript_is_listed_and_checked_in_bounded_memory() {
     for sample in Sample::all() {
         let line = match sample.agent {
             AgentKind::KimiCli => 1,
+            AgentKind::KimiCode => 5,
             AgentKind::Codex => 7,
             AgentKind::OpenMax => 1,
         };

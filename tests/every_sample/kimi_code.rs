@@ -30,7 +30,10 @@ fn records(bytes: &[u8]) -> Vec<Value> {
 /// Everything but these must be what it was.
 fn others_unchanged(now: &Contents, before: &Contents, own: &Path) -> Check {
     let others = |all: &Contents| -> Contents {
-        all.iter().filter(|(path, _)| !path.starts_with(own)).map(|(path, it)| (path.clone(), it.clone())).collect()
+        all.iter()
+            .filter(|(path, _)| !path.starts_with(own))
+            .map(|(path, it)| (path.clone(), it.clone()))
+            .collect()
     };
     ensure(others(now) == others(before), || "something else in the store changed".into())
 }
@@ -43,10 +46,10 @@ fn forked(store: &TestStore, cut: &Cut<'_>, new: &str) -> Check {
     let fork = &cut.expected["fork"];
     let end = wire[..wire.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
     ensure(fork["sha256"] == sha256(&wire[..end]), || "its wire has other records than expected".into())?;
-    ensure(records(&wire[end..])[0]["type"] == fork["then_append"], || "its last record is another one".into())?;
-    let read = |dir: &Path| -> Value {
-        serde_json::from_slice(&now[&dir.join("state.json")].1).unwrap()
-    };
+    ensure(records(&wire[end..])[0]["type"] == fork["then_append"], || {
+        "its last record is another one".into()
+    })?;
+    let read = |dir: &Path| -> Value { serde_json::from_slice(&now[&dir.join("state.json")].1).unwrap() };
     let (state, before) = (read(&own), read(source));
     let same = ["cwd", "version", "custom"].iter().all(|key| state[key] == before[key]);
     let home = store.root.join(&own).join("agents/main");

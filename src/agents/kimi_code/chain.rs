@@ -18,7 +18,8 @@ pub(super) struct Chain {
 impl Chain {
     pub fn of(wire: &Wire) -> Chain {
         let mut chain = Chain { ranges: active(wire), turns: Vec::new() };
-        let hidden: Vec<usize> = wire.marks.iter().filter(|mark| is_hidden(wire, mark)).map(|(at, _)| *at).collect();
+        let hidden: Vec<usize> =
+            wire.marks.iter().filter(|mark| is_hidden(wire, mark)).map(|(at, _)| *at).collect();
         for at in hidden {
             chain.remove(at..at + 1);
         }
@@ -65,9 +66,10 @@ impl Chain {
     }
 
     fn remove(&mut self, gone: Range<usize>) {
-        let parts = self.ranges.iter().flat_map(|range| {
-            [range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end]
-        });
+        let parts = self
+            .ranges
+            .iter()
+            .flat_map(|range| [range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end]);
         self.ranges = parts.filter(|range| !range.is_empty()).collect();
     }
 

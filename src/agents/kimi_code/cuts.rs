@@ -95,7 +95,8 @@ fn records_of_undo(wire: &Wire, chain: &Chain, n: usize, time: i64) -> Result<Ve
     let mut lines = Vec::new();
     let base = Base { branch: base, line };
     let undo_line = wire.places.len() + 2;
-    let switched = Switched { r#type: "agent.switched", agent, branch, reason: "undo", base, turns, undo_line, time };
+    let switched =
+        Switched { r#type: "agent.switched", agent, branch, reason: "undo", base, turns, undo_line, time };
     put(&mut lines, &switched)?;
     put(&mut lines, &Undo { r#type: "context.undo", agent, count: turns, time })?;
     put(&mut lines, &Undone { r#type: "context.undone", agent, turns, from, time })?;
@@ -194,7 +195,9 @@ pub(super) fn companions(session: &Session, history_files: &[PathBuf]) -> Result
     let directory = directory(session);
     let mut files = vec![directory.join(STATE)];
     files.extend(fork::others(&store, &directory)?.into_iter().map(|file| directory.join(file)));
-    files.extend(fork::wires_of_subagents(&store, &directory)?.into_iter().map(|(_, file)| directory.join(file)));
+    files.extend(
+        fork::wires_of_subagents(&store, &directory)?.into_iter().map(|(_, file)| directory.join(file)),
+    );
     files.retain(|file| !history_files.contains(file));
     Companion::of(&store, files)
 }

@@ -20,8 +20,8 @@ use super::writer;
 use crate::agents::json::Object;
 use crate::host::processes::Running;
 use crate::session::{
-    Content, ForkPlan, History, NewFiles, Part, Piece, Plan, Postcondition, Refusal, Result, Session, rfc3339,
-    time_of_writing,
+    Content, ForkPlan, History, NewFiles, Part, Piece, Plan, Postcondition, Refusal, Result, Session,
+    rfc3339, time_of_writing,
 };
 use crate::transcript::{self, EntryKind, StoreDir};
 
@@ -39,7 +39,12 @@ const TITLE: usize = 200;
 
 /// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the source's
 /// own.
-pub(super) fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&Path>) -> Result<ForkPlan> {
+pub(super) fn plan_fork(
+    session: &Session,
+    history: &History,
+    n: u32,
+    project: Option<&Path>,
+) -> Result<ForkPlan> {
     require_turns(history)?;
     history.turn(n)?;
     history.cut_before(n + 1)?;
@@ -135,11 +140,11 @@ impl Source<'_> {
     /// The chain before record `end`, where turn `n` would begin, without what belongs to the prompts from there on.
     fn parts(&self, end: usize, n: usize) -> Result<Vec<Part>> {
         let anchors = (n..self.chain.turns.len()).filter_map(|n| self.chain.anchor_of(self.wire, n)?.0);
-        let removed: HashSet<&Arc<str>> = anchors.collect();
+        let removed: HashSet<&Arc<str>> = anchors.chain(self.pending()).collect();
         let is_left = |what: &What| match what {
-            What::Owned { prompt: id } | What::Injection { owner: id } | What::Prompt { id: Some(id), .. } => {
-                removed.contains(id)
-            }
+            What::Owned { prompt: id }
+            | What::Injection { owner: id }
+            | What::Prompt { id: Some(id), .. } => removed.contains(id),
             // They name lines of this file, or states of the project's files.
             What::Undo { .. } | What::FileHistory => true,
             _ => false,
@@ -149,7 +154,9 @@ impl Source<'_> {
         for range in self.chain.between(0, end) {
             let mut from = range.start;
             let marks = self.wire.marks.iter();
-            for (at, what) in marks.skip_while(|(at, _)| *at < range.start).take_while(|(at, _)| *at < range.end) {
+            for (at, what) in
+                marks.skip_while(|(at, _)| *at < range.start).take_while(|(at, _)| *at < range.end)
+            {
                 if is_left(what) || rebound(what) {
                     self.add(&mut parts, from..*at)?;
                     from = at + 1;
@@ -161,6 +168,20 @@ impl Source<'_> {
             self.add(&mut parts, from..range.end)?;
         }
         Ok(parts)
+    }
+
+    /// Prompts whose turn has not begun: their message is not there yet.
+    fn pending(&self) -> HashSet<&Arc<str>> {
+        let marks = || self.wire.marks.iter().rev();
+        let prompts = marks().take_while(|(_, what)| !matches!(what, What::Anchor { .. }));
+        let prompts = prompts.filter_map(|(_, what)| match what {
+            What::Prompt { id, .. } => id.as_ref(),
+            _ => None,
+        });
+        let begun = |id: &Arc<str>| {
+            marks().any(|(_, what)| matches!(what, What::Anchor { id: Some(own), .. } if own == id))
+        };
+        prompts.filter(|id| !begun(id)).collect()
     }
 
     fn add(&self, parts: &mut Vec<Part>, range: Range<usize>) -> Result<()> {
@@ -266,7 +287,8 @@ pub(super) fn workspace_of(project: &Path) -> String {
         }
     }
     let slug: String = slug.trim_matches('-').chars().take(SLUG).collect();
-    let hash: String = Sha256::digest(path.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String =
+        Sha256::digest(path.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     format!("wd_{slug}_{hash}")
 }
 
@@ -312,7 +334,13 @@ pub(super) fn others(store: &StoreDir, own: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The files at and below `place`; links are left.
-fn collect(dir: &StoreDir, place: &Path, kind: EntryKind, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(
+    dir: &StoreDir,
+    place: &Path,
+    kind: EntryKind,
+    depth: usize,
+    found: &mut Vec<PathBuf>,
+) -> Result<()> {
     if found.len() >= MOST || depth > DEEPEST {
         let what = format!("{} holds more files than a fork would copy", dir.path().display());
         return Err(Refusal::CannotCut { what, hint: None });
@@ -343,7 +371,13 @@ struct Made<'a> {
 }
 
 /// The source's state.json with what is the fork's own.
-fn state_of_fork(session: &Session, history: &History, n: u32, state: &[u8], made: &Made<'_>) -> Result<Vec<u8>> {
+fn state_of_fork(
+    session: &Session,
+    history: &History,
+    n: u32,
+    state: &[u8],
+    made: &Made<'_>,
+) -> Result<Vec<u8>> {
     let changed = || Refusal::Changed { what: STATE.into() };
     let source = std::str::from_utf8(state).map_err(|_| changed())?;
     let mut state = Object::parse(source).map_err(|_| changed())?;
@@ -352,7 +386,9 @@ fn state_of_fork(session: &Session, history: &History, n: u32, state: &[u8], mad
     let title: String = title.chars().take(TITLE).collect();
     state.set("id", text(made.id));
     if let Some(project) = made.project {
-        for key in ["cwd", "workDir"].into_iter().filter(|key| *key == "cwd" || source.contains("\"workDir\"")) {
+        for key in
+            ["cwd", "workDir"].into_iter().filter(|key| *key == "cwd" || source.contains("\"workDir\""))
+        {
             state.set(key, text(&project.to_string_lossy()));
         }
     }

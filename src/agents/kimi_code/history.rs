@@ -38,7 +38,8 @@ impl Loaded {
         let file = wire_of(session);
         let whose = whose(session);
         let name = file.strip_prefix(&session.key.path).unwrap_or(&file).to_string_lossy().into_owned();
-        let missing = || FileView { file: file.to_path_buf(), len: None, hash: crate::session::FileHash::of(b"") };
+        let missing =
+            || FileView { file: file.to_path_buf(), len: None, hash: crate::session::FileHash::of(b"") };
         let (wire, view) = match StoreDir::open(&session.key.root)? {
             Some(store) => Wire::read(&store, passes, &file, &name, whose)?,
             None => (None, missing()),
@@ -128,8 +129,7 @@ impl Told<'_> {
         let (start, end) = (self.chain.start_of(n), self.chain.start_of(n + 1));
         let ranges = self.chain.between(start, end);
         let spans = ranges.iter().map(|range| self.bytes(range));
-        let mut pieces: Vec<Piece> =
-            spans.map(|span| Piece { file: self.file.clone(), span }).collect();
+        let mut pieces: Vec<Piece> = spans.map(|span| Piece { file: self.file.clone(), span }).collect();
         let span = match pieces.as_slice() {
             [only] => only.span.clone(),
             _ => 0..0,
@@ -147,7 +147,9 @@ impl Told<'_> {
         let started = self.time(anchor).or_else(|| self.time(anchor.checked_sub(1)?));
         let records = ranges.iter().rev().flat_map(|range| range.clone().rev());
         let last = records.into_iter().find_map(|at| self.time(at));
-        let text = |at: usize| at.checked_sub(1).and_then(|at| self.wire.places.get(at)).map_or(0, |place| place.text);
+        let text = |at: usize| {
+            at.checked_sub(1).and_then(|at| self.wire.places.get(at)).map_or(0, |place| place.text)
+        };
         let mut turn = Turn {
             n: n as u32,
             prompt: Some(prompt),

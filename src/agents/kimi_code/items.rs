@@ -13,11 +13,9 @@ pub(super) fn of(record: &Record, line: &[u8], whose: Whose, sink: &mut dyn FnMu
     match &record.body {
         Body::Message(message) => of_message(message, whose, sink),
         Body::Part(part) => of_part(part, sink),
-        Body::Call { id, name, arguments } => sink(Item::ToolCall {
-            name: name.into(),
-            id: id.into(),
-            arguments: arguments.into(),
-        }),
+        Body::Call { id, name, arguments } => {
+            sink(Item::ToolCall { name: name.into(), id: id.into(), arguments: arguments.into() })
+        }
         Body::Result { id, output, is_error } => {
             sink(Item::ToolResult { id: id.into(), output: output.into(), is_error: *is_error })
         }
@@ -78,9 +76,7 @@ fn of_part(part: &Part, sink: &mut dyn FnMut(Item<'_>)) {
         Part::Text(text) if text.is_empty() => {}
         Part::Text(text) => sink(Item::Assistant { text: text.into() }),
         Part::Thinking(text) => sink(Item::Thinking { text: text.into() }),
-        Part::Blob { media_type, bytes } => {
-            sink(Item::Blob { media_type: media_type.into(), bytes: *bytes })
-        }
+        Part::Blob { media_type, bytes } => sink(Item::Blob { media_type: media_type.into(), bytes: *bytes }),
     }
 }
 
@@ -155,9 +151,7 @@ impl Folded {
             Body::Message(_) | Body::Part(_) | Body::Call { .. } | Body::Result { .. } => {}
             Body::Clear => return self.said.clear(),
             Body::Compaction { kept, head, .. } => {
-                let is_users = |said: &(Record, Vec<u8>)| {
-                    matches!(&said.0.body, Body::Message(message) if message.is_users(whose))
-                };
+                let is_users = |said: &(Record, Vec<u8>)| matches!(&said.0.body, Body::Message(message) if message.is_users(whose));
                 self.said.retain(is_users);
                 let all = self.said.len();
                 // Of very much that the user said the middle is left out.

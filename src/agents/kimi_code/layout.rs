@@ -219,8 +219,10 @@ impl Finder<'_> {
         if self.listed.insert(own.identity()) {
             self.found.directories.push(path.to_owned());
             let stats = Stats { own, wire: None, state: None };
-            let broken = Damage::of_whole(path.to_string_lossy(), DamageClass::Unreadable, "it cannot be read");
-            let session = session(&self.root, path.into(), name, &stats, &Head::default(), &Err(broken), None);
+            let broken =
+                Damage::of_whole(path.to_string_lossy(), DamageClass::Unreadable, "it cannot be read");
+            let session =
+                session(&self.root, path.into(), name, &stats, &Head::default(), &Err(broken), None);
             self.found.sessions.push(Arc::new(session));
         }
     }
@@ -252,21 +254,25 @@ impl Finder<'_> {
         let Some(dir) = workspace.dir(base)? else { return Ok(()) };
         let wire = main_wire();
         let is_regular = stats.wire.is_some_and(|stat| stat.kind == EntryKind::File);
-        let read = |what: Result<_>| what.map_err(|refusal| Damage::unread(path.join(&wire).to_string_lossy(), &refusal));
+        let read = |what: Result<_>| {
+            what.map_err(|refusal| Damage::unread(path.join(&wire).to_string_lossy(), &refusal))
+        };
         let mut head = Head::default();
         let mut last_time = None;
         if is_regular {
             let known = before.map(|(.., known)| &known.head);
-            match read(ends::head(&dir, &wire, Whose::Session, known).and_then(|head| {
-                Ok((head, ends::last_time(&dir, &wire)?))
-            })) {
+            match read(
+                ends::head(&dir, &wire, Whose::Session, known)
+                    .and_then(|head| Ok((head, ends::last_time(&dir, &wire)?))),
+            ) {
                 Ok((found, last)) => (head, last_time) = (found, last),
                 Err(damage) => self.found.problems.push(damage),
             }
         }
         let state = match before {
             Some((last, .., known))
-                if known.files.state == stats.state && stats.state.is_some_and(|stat| stat.vouches(last.at)) =>
+                if known.files.state == stats.state
+                    && stats.state.is_some_and(|stat| stat.vouches(last.at)) =>
             {
                 known.state.clone()
             }
@@ -321,9 +327,9 @@ fn session(
 ) -> Session {
     let place = match state {
         Ok(state) => Place::recorded(&state.project),
-        Err(damage) => Place::Unplaced {
-            reason: format!("its project stands in {}: {}", damage.file, damage.message),
-        },
+        Err(damage) => {
+            Place::Unplaced { reason: format!("its project stands in {}: {}", damage.file, damage.message) }
+        }
     };
     let state = state.as_ref().ok();
     let made = || stats.own.born().unwrap_or_else(|| stats.own.modified());

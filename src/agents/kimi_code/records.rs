@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::agents::json::{self, each_of};
 use crate::agents::data_url;
+use crate::agents::json::{self, each_of};
 use crate::session::DamageClass;
 use crate::transcript::Format;
 
@@ -102,23 +102,51 @@ pub(super) struct Record {
 /// What a record says.
 #[derive(Debug)]
 pub(super) enum Body {
-    Metadata { protocol: Option<String>, created: Option<i64> },
+    Metadata {
+        protocol: Option<String>,
+        created: Option<i64>,
+    },
     Message(Message),
     Part(Part),
-    Call { id: String, name: String, arguments: String },
-    Result { id: String, output: String, is_error: bool },
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+    Result {
+        id: String,
+        output: String,
+        is_error: bool,
+    },
     /// `kept` and `head`: how many of the user's messages before it the model is still sent, and how many of these
     /// are the first ones.
-    Compaction { summary: String, kept: Option<u64>, head: Option<u64> },
+    Compaction {
+        summary: String,
+        kept: Option<u64>,
+        head: Option<u64>,
+    },
     Clear,
     Switched(Edge),
-    Undo { count: u64 },
+    Undo {
+        count: u64,
+    },
     Undone,
-    Prompt { id: Option<String>, turn: Option<i64> },
+    Prompt {
+        id: Option<String>,
+        turn: Option<i64>,
+    },
     /// Another record of the prompt with this id.
-    Owned { prompt: String },
-    Ended { reason: String, error: Option<String> },
-    Bind { model: Option<String>, workspace: bool },
+    Owned {
+        prompt: String,
+    },
+    Ended {
+        reason: String,
+        error: Option<String>,
+    },
+    Bind {
+        model: Option<String>,
+        workspace: bool,
+    },
     FileHistory,
     Bookkeeping,
     Unknown,
@@ -303,9 +331,7 @@ fn body(kind: &str, keys: &Keys<'_>) -> Result<Body, String> {
             Body::Undo { count: count.filter(|count| *count > 0).ok_or("the number of turns is missing")? }
         }
         "context.undone" => Body::Undone,
-        "turn.prompt" => {
-            Body::Prompt { id: text(keys.prompt_id), turn: keys.turn_id.and_then(number) }
-        }
+        "turn.prompt" => Body::Prompt { id: text(keys.prompt_id), turn: keys.turn_id.and_then(number) },
         "prompt.completed" => text(keys.prompt_id).map_or(Body::Bookkeeping, |prompt| Body::Owned { prompt }),
         "agent.turn.started" => {
             text(keys.queue_item).map_or(Body::Bookkeeping, |prompt| Body::Owned { prompt })
@@ -544,9 +570,8 @@ fn part(raw: &RawValue) -> Result<Option<Part>, String> {
         _ => {
             let url = url_in(raw);
             let held = url.as_deref().and_then(data_url::parse);
-            let (media_type, bytes) = held.map_or((kind, raw.get().len() as u64), |(media_type, bytes)| {
-                (media_type.to_owned(), bytes)
-            });
+            let (media_type, bytes) = held
+                .map_or((kind, raw.get().len() as u64), |(media_type, bytes)| (media_type.to_owned(), bytes));
             Some(Part::Blob { media_type, bytes })
         }
     })
@@ -556,7 +581,14 @@ fn part(raw: &RawValue) -> Result<Option<Part>, String> {
 fn url_in(part: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
     struct Blob<'a> {
-        #[serde(borrow, alias = "imageUrl", alias = "audioUrl", alias = "videoUrl", alias = "audio_url", alias = "video_url")]
+        #[serde(
+            borrow,
+            alias = "imageUrl",
+            alias = "audioUrl",
+            alias = "videoUrl",
+            alias = "audio_url",
+            alias = "video_url"
+        )]
         image_url: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
@@ -657,7 +689,10 @@ mod tests {
             (r#"{"type":"from.the.future","x":[1]}"#, true),
             (r#"{"type":"context.append_message"}"#, false),
             (r#"{"type":"context.append_message","message":{"role":"user","content":"x"}}"#, false),
-            (r#"{"type":"context.append_message","message":{"role":"user","content":[{"type":"text","text":"\ud800"}]}}"#, true),
+            (
+                r#"{"type":"context.append_message","message":{"role":"user","content":[{"type":"text","text":"\ud800"}]}}"#,
+                true,
+            ),
             (r#"{"type":"agent.switched","branch":"b1"}"#, false),
             (r#"{"type":"agent.switched","branch":"b1","base":{"branch":"main","line":3}}"#, true),
             (r#"{"type":"context.undo","count":0}"#, false),

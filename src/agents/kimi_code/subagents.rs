@@ -81,7 +81,8 @@ fn read(
 ) -> Result<Session> {
     let wire = Path::new(name).join(WIRE);
     let is_regular = stamp.kind == EntryKind::File;
-    let head = if is_regular { ends::head(dir, &wire, Whose::Subagent, None)? } else { ends::Head::default() };
+    let head =
+        if is_regular { ends::head(dir, &wire, Whose::Subagent, None)? } else { ends::Head::default() };
     let last = if is_regular { ends::last_time(dir, &wire)? } else { None };
     let key_path: Arc<Path> = Arc::from(path);
     Ok(Session {

@@ -32,25 +32,43 @@ pub(super) struct Place {
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// A turn begins.
-    Anchor { id: Option<Arc<str>>, prompt: Arc<str> },
+    Anchor {
+        id: Option<Arc<str>>,
+        prompt: Arc<str>,
+    },
     /// A message that was put in for the prompt with this id.
-    Injection { owner: Arc<str> },
+    Injection {
+        owner: Arc<str>,
+    },
     /// Any other message.
     Message,
     /// The model said something.
     Reply,
-    Call { id: Arc<str> },
-    Result { id: Arc<str> },
+    Call {
+        id: Arc<str>,
+    },
+    Result {
+        id: Arc<str>,
+    },
     Compaction,
     Clear,
     Switched,
-    Undo { count: u64 },
+    Undo {
+        count: u64,
+    },
     Undone,
     /// The turn's own number, and the id of its prompt.
-    Prompt { id: Option<Arc<str>>, turn: Option<i64> },
+    Prompt {
+        id: Option<Arc<str>>,
+        turn: Option<i64>,
+    },
     /// It goes with the prompt with this id.
-    Owned { prompt: Arc<str> },
-    Ended { reason: Ended },
+    Owned {
+        prompt: Arc<str>,
+    },
+    Ended {
+        reason: Ended,
+    },
     /// It names the directory that the session's workspace has.
     Workspace,
     FileHistory,

@@ -62,7 +62,8 @@ fn process(session: &Session, running: &Running) -> Option<Writer> {
     let project = session.project()?;
     let uid = rustix::process::geteuid();
     let all = running.processes().iter();
-    let mut clients = all.filter(|process| is_kimi(process) && (uid.is_root() || process.uid == uid.as_raw()));
+    let mut clients =
+        all.filter(|process| is_kimi(process) && (uid.is_root() || process.uid == uid.as_raw()));
     clients.find_map(|client| {
         let evidence = match running.works_in(client, project) {
             Some(true) => format!("works in {}", project.display()),
@@ -97,7 +98,8 @@ fn is_command(arguments: &[OsString]) -> bool {
         Some(b"node" | b"bun") => {
             let script = arguments[1..].iter().find(|argument| !argument.as_bytes().starts_with(b"-"));
             script.is_some_and(|script| {
-                let package = |part: Component<'_>| matches!(part, Component::Normal(name) if name == "kimi-code");
+                let package =
+                    |part: Component<'_>| matches!(part, Component::Normal(name) if name == "kimi-code");
                 matches!(name(script).as_deref(), Some(b"kimi" | b"kimi-code"))
                     || Path::new(script).components().any(package)
             })
