@@ -105,9 +105,13 @@ fn a_read_only_mount_forks_no_branch() {
 
 #[test]
 fn a_branch_is_forked_by_the_command() {
-    for (agent, sample) in
-        [("kimi-cli", "a-plain"), ("codex", "a_plain4"), ("codex", "a_plain4_legacy"), ("openmax", "a_plain")]
-    {
+    for (agent, sample) in [
+        ("kimi-cli", "a-plain"),
+        ("kimi-code", "a-plain"),
+        ("codex", "a_plain4"),
+        ("codex", "a_plain4_legacy"),
+        ("openmax", "a_plain"),
+    ] {
         let store = TestStore::of(agent, sample);
         let sessions = store.run(&["ls", "--all", "--json"]).json();
         let id = sessions[0]["id"].as_str().unwrap().to_owned();

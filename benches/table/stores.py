@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-AGENTS = ("kimi-cli", "codex", "openmax")
+AGENTS = ("kimi-cli", "kimi-code", "codex", "openmax")
 PROJECT = "/w/a"
 # md5 of the project's path
 KIMI_GROUP = "sessions/4b24918b77d02ba73f3f0be652ed7127"
@@ -91,6 +91,32 @@ def _kimi_turn(number, size):
     return wire.encode(), context.encode()
 
 
+def _kimi_code(root, name):
+    session = root / f"sessions/wd_a_4b24918b77d0/session_{name}"
+    state = {"id": f"session_{name}", "version": 2, "cwd": PROJECT, "createdAt": int(CLOCK * 1000), "archived": False,
+             "agents": {"main": {"type": "main"}}, "custom": {}}
+    _file(session / "state.json", json.dumps(state))
+    head = (f'{{"type":"metadata","protocol_version":"1.5","created_at":{int(CLOCK * 1000)}}}\n'
+            f'{{"type":"profile.bind","agentId":"main","modelAlias":"bench","time":{int(CLOCK * 1000)}}}\n')
+    return Session("kimi-code", root, (_file(session / "agents/main/wire.jsonl", head),), _kimi_code_turn)
+
+
+def _kimi_code_turn(number, size):
+    def line(kind, rest):
+        return f'{{"type":"{kind}","agentId":"main",{rest},"time":{int(CLOCK * 1000) + number}}}\n'
+
+    def event(rest):
+        return line("context.append_loop_event", f'"event":{{{rest}}}')
+
+    prompt = f'[{{"type":"text","text":"please do number {number}"}}]'
+    message = f'{{"role":"user","content":{prompt},"id":"msg_{number}","toolCalls":[],"origin":{{"kind":"user"}}}}'
+    out = [line("turn.prompt", f'"input":{prompt},"promptId":"msg_{number}","turnId":{number}')]
+    out.append(line("context.append_message", f'"message":{message}'))
+    out += [event(f'"type":"content.part","part":{{"type":"text","text":"{part}"}}') for part in texts(size)]
+    out.append(line("turn.ended", f'"turnId":{number},"reason":"completed"'))
+    return ("".join(out).encode(),)
+
+
 def _codex(root, name):
     thread = f"01a22cb1-efc7-7c10-ad92-{int.from_bytes(name.encode()[-5:], 'big'):012x}"
     meta = {"id": thread, "timestamp": STAMP, "cwd": PROJECT, "originator": "bench", "cli_version": "0.171.0",
@@ -135,4 +161,4 @@ def _openmax_turn(number, size):
     return ("".join(out).encode(),)
 
 
-MAKERS = {"kimi-cli": _kimi, "codex": _codex, "openmax": _openmax}
+MAKERS = {"kimi-cli": _kimi, "kimi-code": _kimi_code, "codex": _codex, "openmax": _openmax}

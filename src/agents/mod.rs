@@ -11,6 +11,7 @@ mod data_url;
 mod json;
 mod json_array;
 pub mod kimi_cli;
+pub mod kimi_code;
 pub mod openmax;
 
 use std::fs::File;

@@ -108,10 +108,19 @@ impl ApplyContext<'_> {
                 if open.len()? != from.len || open.has_several_links()? {
                     return Err(Refusal::Changed { what: change.file.display().to_string() });
                 }
+                let tail = self.tail(&direction.goal_tail(index))?;
+                if change.keep == from.len && tail.len()? <= CHUNK as u64 {
+                    // Nothing is written over. In one piece, so that a client never meets a part of it.
+                    let mut bytes = vec![0; tail.len()? as usize];
+                    if tail.read_full(&mut bytes, 0)? != bytes.len() {
+                        return Err(broken(change));
+                    }
+                    open.write_all(&bytes, from.len)?;
+                    return open.sync();
+                }
                 if to.len > from.len {
                     open.extend(from.len, to.len)?;
                 }
-                let tail = self.tail(&direction.goal_tail(index))?;
                 open.copy_from(&tail, 0, tail.len()?, change.keep)?;
                 if to.len < from.len {
                     open.truncate(to.len)?;

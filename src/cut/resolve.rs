@@ -131,6 +131,18 @@ impl LockedSources {
                     FileChange { file: file.clone(), how, keep: *bytes, before: Some(before), after };
                 return Ok(Some(Resolved { change, tail }));
             }
+            Step::Append { file, at, bytes } => {
+                let (before, _) = self.image(store, hands, file)?;
+                let Some(before) = before else { return Err(gone(file)) };
+                let scan = self.scan(store, hands, file)?;
+                let Some(hash) = scan.and_then(|scan| scan.prefix_and(*at, bytes)) else {
+                    return Err(Refusal::Changed { what: file.display().to_string() });
+                };
+                let after = Some(Image { len: at + bytes.len() as u64, hash, ..before });
+                let how = How::InPlace;
+                let change = FileChange { file: file.clone(), how, keep: *at, before: Some(before), after };
+                return Ok(Some(Resolved { change, tail: Tail::Bytes(bytes.clone()) }));
+            }
             Step::MoveAside { file } => {
                 let (before, _) = self.image(store, hands, file)?;
                 let Some(before) = before else { return Ok(None) };
@@ -366,6 +378,7 @@ pub(super) fn marks<'c>(contents: impl IntoIterator<Item = &'c Content>) -> Vec<
 pub(super) fn marks_of(changes: &Changes) -> Vec<Mark> {
     let kept = changes.steps.iter().filter_map(|step| match step {
         Step::KeepPrefix { file, bytes } => Some((file.clone(), *bytes)),
+        Step::Append { file, at, .. } => Some((file.clone(), *at)),
         Step::Overwrite { .. } | Step::Replace { .. } | Step::MoveAside { .. } => None,
     });
     marks(changes.contents()).into_iter().chain(kept).collect()

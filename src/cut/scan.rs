@@ -18,14 +18,18 @@ pub(super) struct Scan {
     marks: Vec<Mark>,
 }
 
-#[derive(Clone, Copy, Debug)]
 struct Mark {
     at: u64,
-    hash: FileHash,
+    /// Of the bytes before it.
+    hasher: Xxh3,
     /// The last byte before it.
     last: Option<u8>,
-    /// Of the bytes before it and one newline.
-    with_newline: FileHash,
+}
+
+impl std::fmt::Debug for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mark").field("at", &self.at).finish_non_exhaustive()
+    }
 }
 
 impl Scan {
@@ -48,14 +52,7 @@ impl Scan {
                 last = before.last().copied().or(last);
                 at = mark;
                 bytes = rest;
-                let mut with_newline = hasher.clone();
-                with_newline.update(b"\n");
-                found.push(Mark {
-                    at,
-                    hash: FileHash(hasher.digest128()),
-                    last,
-                    with_newline: FileHash(with_newline.digest128()),
-                });
+                found.push(Mark { at, hasher: hasher.clone(), last });
             }
             hasher.update(bytes);
             last = bytes.last().copied().or(last);
@@ -69,21 +66,29 @@ impl Scan {
 
     /// The hash of the first `len` bytes, if `len` was a mark and the file is that long.
     pub fn prefix(&self, len: u64) -> Option<FileHash> {
-        self.mark(len).map(|mark| mark.hash)
+        self.prefix_and(len, b"")
     }
 
-    fn mark(&self, at: u64) -> Option<Mark> {
-        self.marks.iter().find(|mark| mark.at == at).copied()
+    /// The hash of the first `len` bytes with `more` behind them, if `len` was a mark and the file is that long.
+    pub fn prefix_and(&self, len: u64, more: &[u8]) -> Option<FileHash> {
+        let mut hasher = self.mark(len)?.hasher.clone();
+        hasher.update(more);
+        Some(FileHash(hasher.digest128()))
+    }
+
+    fn mark(&self, at: u64) -> Option<&Mark> {
+        self.marks.iter().find(|mark| mark.at == at)
     }
 
     /// Length and hash of the first `len` bytes, with a newline behind them if they are an unfinished
     /// line; and whether that was so.
     pub fn finished_prefix(&self, len: u64) -> Option<(u64, FileHash, bool)> {
-        let mark = self.mark(len)?;
-        Some(match mark.last {
-            None | Some(b'\n') => (len, mark.hash, false),
-            Some(_) => (len + 1, mark.with_newline, true),
-        })
+        let newline: &[u8] = match self.mark(len)?.last {
+            None | Some(b'\n') => b"",
+            Some(_) => b"\n",
+        };
+        let hash = self.prefix_and(len, newline)?;
+        Some((len + newline.len() as u64, hash, !newline.is_empty()))
     }
 }
 

@@ -402,9 +402,11 @@ pub(super) fn tail(session: &Session, history: &History) -> Option<Turn> {
 pub(super) fn raw_files(session: &Session) -> Vec<(OsString, PathBuf)> {
     let all = session.files.iter().chain(&session.sidecars);
     // A session is a directory with its files in it, or a file with its other files beside it, or in a directory of
-    // the same name.
-    let places = [Some(&*session.key.path), session.key.path.parent()];
+    // the same name; its transcript may lie deeper.
+    let transcript = session.files.first().and_then(|file| file.parent());
+    let places = [Some(&*session.key.path), session.key.path.parent(), transcript];
     let beside = session.key.path.with_extension("");
-    let own = all.filter(|file| places.contains(&file.parent()) || file.starts_with(&beside));
+    let is_beside = |file: &Path| *beside != *session.key.path && file.starts_with(&beside);
+    let own = all.filter(|file| places.contains(&file.parent()) || is_beside(file));
     own.filter_map(|file| Some((Path::new(file).file_name()?.to_owned(), file.clone()))).collect()
 }

@@ -317,6 +317,9 @@ struct Meta<'a> {
     model: Option<&'a str>,
     history_mode: Option<&'a str>,
     forked_from: Option<&'a str>,
+    /// Absent where the session was made by its own agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    migrated_from: Option<&'a str>,
     /// Absent where the store knows no archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     archived: Option<bool>,
@@ -343,6 +346,7 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
         model: session.model.as_deref().or_else(|| history?.model.as_deref()),
         history_mode: session.history_mode.as_deref(),
         forked_from: session.forked_from.as_deref(),
+        migrated_from: session.migrated_from.as_deref(),
         archived: session.archived,
         files: all.map(|file| file.to_string_lossy().into_owned()).collect(),
     };

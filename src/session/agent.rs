@@ -8,6 +8,7 @@ macro_rules! for_each_agent {
     ($then:ident) => {
         $then! {
             KimiCli "kimi-cli" kimi_cli,
+            KimiCode "kimi-code" kimi_code,
             Codex "codex" codex,
             OpenMax "openmax" openmax,
             ClaudeCode "claude-code" claude_code,

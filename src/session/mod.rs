@@ -122,6 +122,8 @@ pub struct Session {
     /// The store's history mode or format version, where it records one.
     pub history_mode: Option<String>,
     pub forked_from: Option<String>,
+    /// The session of another agent that this one was made of, as its client names it: both are listed, and hold one history.
+    pub migrated_from: Option<String>,
     /// Whether it is put away in an archive; `None` where a store knows no archive.
     pub archived: Option<bool>,
     /// The files that hold this session's history, relative to the store's root, main transcript first.

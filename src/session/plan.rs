@@ -65,6 +65,9 @@ pub struct Changes {
 pub enum Step {
     /// Keep the first `bytes` bytes of `file`, in place (same inode). The rest goes to the backup first.
     KeepPrefix { file: PathBuf, bytes: u64 },
+    /// Put `bytes` behind the first `at` bytes of `file`, in place (same inode). What stands behind these, such as a torn
+    /// tail, goes to the backup first. The costs do not depend on how long the file is, but for the look at it.
+    Append { file: PathBuf, at: u64, bytes: Vec<u8> },
     /// Give `file` new content on the same inode, so that a client that waits in `open()` appends to the
     /// new content and not to a file that is gone. The old content goes to the backup first.
     Overwrite { file: PathBuf, content: Content },
@@ -99,7 +102,7 @@ impl Changes {
         let steps = self.steps.iter();
         let contents = steps.filter_map(|step| match step {
             Step::Overwrite { content, .. } | Step::Replace { content, .. } => Some(content),
-            Step::KeepPrefix { .. } | Step::MoveAside { .. } => None,
+            Step::KeepPrefix { .. } | Step::Append { .. } | Step::MoveAside { .. } => None,
         });
         contents.collect()
     }

@@ -117,6 +117,11 @@ fn every_undone_turn_of_kimi_sessions_can_be_forked() {
 }
 
 #[test]
+fn every_undone_turn_of_kimi_code_sessions_can_be_forked() {
+    assert!(every_branch_of(AgentKind::KimiCode) > 30);
+}
+
+#[test]
 fn every_undone_turn_of_codex_threads_can_be_forked() {
     assert!(every_branch_of(AgentKind::Codex) > 30);
 }

@@ -31,7 +31,7 @@ fn acts(index: usize, sample: &Sample) -> Vec<Act> {
         let undo = format!("undo {n}");
         let of_turn = [(None, undo.clone()), (Some(undo), "redo".to_owned()), (None, format!("fork {n}"))];
         match sample.kind {
-            AgentKind::Codex | AgentKind::OpenMax if !all => {
+            AgentKind::Codex | AgentKind::OpenMax | AgentKind::KimiCode | AgentKind::ClaudeCode if !all => {
                 acts.extend(of_turn.into_iter().skip(index / 3 % 3).take(1));
             }
             _ => acts.extend(of_turn),
@@ -54,6 +54,8 @@ fn steps(kind: AgentKind, act: &str, case: &Case, tried: &Tried) -> Vec<u64> {
     let first = match kind {
         AgentKind::KimiCli => case.index / 3 % 3,
         AgentKind::Codex | AgentKind::OpenMax => case.index / 9 % 3,
+        AgentKind::KimiCode => case.index % 3,
+        AgentKind::ClaudeCode => case.index / 3 % 3,
     };
     let command = act.split(' ').next().unwrap_or(act);
     let mut tried = tried.lock().unwrap();
@@ -238,6 +240,11 @@ fn a_kill_at_any_step_leaves_a_kimi_session_before_or_after_once_recovered() {
 }
 
 #[test]
+fn a_kill_at_any_step_leaves_a_kimi_code_session_before_or_after_once_recovered() {
+    assert!(killed_at_every_step(AgentKind::KimiCode).cuts >= 8);
+}
+
+#[test]
 fn a_kill_at_any_step_leaves_a_codex_thread_before_or_after_once_recovered() {
     assert!(killed_at_every_step(AgentKind::Codex).cuts > 15);
 }
@@ -248,8 +255,23 @@ fn a_kill_at_any_step_leaves_an_openmax_session_before_or_after_once_recovered()
 }
 
 #[test]
+fn a_kill_at_any_step_leaves_a_claude_code_session_before_or_after_once_recovered() {
+    assert!(killed_at_every_step(AgentKind::ClaudeCode).cuts > 15);
+}
+
+#[test]
+fn an_error_at_any_step_is_told_and_a_claude_code_session_is_as_before() {
+    assert!(an_error_at_every_step(AgentKind::ClaudeCode).cuts > 15);
+}
+
+#[test]
 fn an_error_at_any_step_is_told_and_a_kimi_session_is_as_before() {
     assert!(an_error_at_every_step(AgentKind::KimiCli).cuts > 50);
+}
+
+#[test]
+fn an_error_at_any_step_is_told_and_a_kimi_code_session_is_as_before() {
+    assert!(an_error_at_every_step(AgentKind::KimiCode).cuts >= 8);
 }
 
 #[test]
@@ -327,6 +349,10 @@ fn a_fault_at_any_step_of_cutting_a_hard_linked_session_spares_session_and_backu
     steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", undo_1, "redo");
     steps += swept_with_hard_links(AgentKind::Codex, "a_plain4", None, "fork 1");
     steps += swept_with_hard_links(AgentKind::OpenMax, "a_plain", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::ClaudeCode, "plain", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::ClaudeCode, "branch-resume-at", Some("undo 2"), "redo");
+    steps += swept_with_hard_links(AgentKind::KimiCode, "a-plain", None, "undo 1");
+    steps += swept_with_hard_links(AgentKind::KimiCode, "a-plain", undo_1, "redo");
     println!("{steps} steps of hard-linked cuts, each killed and failed");
 }
 
@@ -383,6 +409,12 @@ fn a_fault_at_any_step_of_a_cut_behind_links_leaves_before_or_after() {
         (AgentKind::Codex, "a_plain4", None, "fork 1"),
         (AgentKind::OpenMax, "a_plain", None, "undo 1"),
         (AgentKind::OpenMax, "a_plain", None, "fork 1"),
+        (AgentKind::ClaudeCode, "plain", None, "undo 1"),
+        (AgentKind::ClaudeCode, "branch-resume-at", None, "undo 2"),
+        (AgentKind::ClaudeCode, "compact", None, "fork 3"),
+        (AgentKind::KimiCode, "a-plain", None, "undo 1"),
+        (AgentKind::KimiCode, "a-plain", Some("undo 1"), "redo"),
+        (AgentKind::KimiCode, "j-sub", None, "fork 1"),
     ] {
         steps += swept_behind_links(kind, name, prepare, act);
     }
@@ -416,6 +448,7 @@ fn a_fault_at_any_step_of_forking_a_branch_leaves_the_whole_new_session_or_none(
         (AgentKind::Codex, "a_plain4"),
         (AgentKind::Codex, "a_plain4_legacy"),
         (AgentKind::OpenMax, "a_plain"),
+        (AgentKind::KimiCode, "a-plain"),
     ] {
         steps += swept_branch(kind, name);
     }

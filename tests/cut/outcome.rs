@@ -122,7 +122,7 @@ fn comparable(line: &[u8], known: &Known, renamed: &dyn Fn(&str) -> String) -> V
         return b"  TIME\n".to_vec();
     }
     let Ok(mut value) = serde_json::from_str::<serde_json::Value>(&text) else { return text.into_bytes() };
-    for at in ["/timestamp", "/payload/timestamp"] {
+    for at in ["/timestamp", "/payload/timestamp", "/time", "/createdAt", "/updatedAt"] {
         if let Some(time) = value.pointer_mut(at) {
             *time = "TIME".into();
         }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use turnfs::session::AgentKind::{self, Codex, KimiCli, OpenMax};
+use turnfs::session::AgentKind::{self, ClaudeCode, Codex, KimiCli, KimiCode, OpenMax};
 
 use crate::sample::{PLAIN, Sample, half, replaced, victim};
 
@@ -30,8 +30,10 @@ struct Case {
 fn at(agent: AgentKind) -> usize {
     match agent {
         KimiCli => 14,
+        KimiCode => 46,
         Codex => 29,
         OpenMax => 7,
+        ClaudeCode => 17,
     }
 }
 
@@ -62,7 +64,7 @@ const CASES: &[Case] = &[
         expect: |agent, _| match agent {
             // The client puts the newline there before it appends: nothing is wrong.
             OpenMax => Expect::Ok { turns: 4 },
-            KimiCli | Codex => Torn { turns: 4, class: "no-final-newline" },
+            KimiCli | KimiCode | Codex | ClaudeCode => Torn { turns: 4, class: "no-final-newline" },
         },
     },
     Case {
@@ -92,7 +94,7 @@ const CASES: &[Case] = &[
         expect: |agent, _| match agent {
             // Its first line alone names the session; the others' is a record like any other.
             Codex => Damaged { class: "first-record", line: 1 },
-            KimiCli | OpenMax => Damaged { class: "bad-line", line: 1 },
+            KimiCli | KimiCode | OpenMax | ClaudeCode => Damaged { class: "bad-line", line: 1 },
         },
     },
     Case {
@@ -110,7 +112,7 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        // Kimi Code's own wire is not one of the stores; its form of R3 is this one.
+        // As two tasks that append at once tear each other's records.
         input: "R9 an event cut inside a string, another one glued to it",
         damage: |sample, lines| {
             let line = &lines[victim(sample)];
@@ -154,7 +156,7 @@ const CASES: &[Case] = &[
         },
         expect: |agent, _| match agent {
             Codex => Damaged { class: "first-record", line: 1 },
-            KimiCli | OpenMax => Damaged { class: "array-form", line: 1 },
+            KimiCli | KimiCode | OpenMax | ClaudeCode => Damaged { class: "array-form", line: 1 },
         },
     },
     Case {
@@ -178,7 +180,7 @@ const CASES: &[Case] = &[
         expect: |agent, _| match agent {
             // Its own parser rejects it.
             OpenMax => Damaged { class: "bad-record", line: 7 },
-            KimiCli | Codex => Expect::Ok { turns: 4 },
+            KimiCli | KimiCode | Codex | ClaudeCode => Expect::Ok { turns: 4 },
         },
     },
     Case {
@@ -260,8 +262,10 @@ fn check(sample: &Sample, expect: Expect, of: &str) {
                 assert!(sentence.contains(&format!("line {line} ")), "{of}: {command:?}: {sentence}");
                 let client = match sample.agent {
                     KimiCli => "kimi-cli",
+                    KimiCode => "kimi-code",
                     Codex => "Codex",
                     OpenMax => "openmax",
+                    ClaudeCode => "claude",
                 };
                 assert!(sentence.contains(client), "{of}: what does the agent do with it? {sentence}");
             }
@@ -364,8 +368,10 @@ fn r24_odd_characters_are_shown_safely_and_never_reach_a_name() {
     for sample in Sample::all() {
         let first = match sample.agent {
             KimiCli => 1,
+            KimiCode => 5,
             Codex => 7,
             OpenMax => 1,
+            ClaudeCode => 2,
         };
         let word = sample.expected["turns"][0]["prompt"].as_str().unwrap().to_owned();
         sample.change(|lines| lines[first] = replaced(&lines[first], &word, "a\u{202e}/../b \\u001b[31m c"));

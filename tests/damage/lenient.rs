@@ -90,7 +90,7 @@ fn nesting_without_end_crashes_nothing() {
             let limit = match sample.agent {
                 AgentKind::KimiCli => 200,
                 AgentKind::Codex => 127,
-                AgentKind::OpenMax => usize::MAX,
+                AgentKind::OpenMax | AgentKind::KimiCode | AgentKind::ClaudeCode => usize::MAX,
             };
             assert_eq!(
                 listed["state"],

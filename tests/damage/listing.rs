@@ -119,8 +119,33 @@ fn r10_a_broken_state_file_of_kimi_cli_costs_the_title_and_refuses_forks() {
 }
 
 #[test]
+fn r10_a_broken_state_file_of_kimi_code_hides_no_turn_and_nothing_is_written() {
+    for broken in ["{ a", "", "{\"cwd\":\"/a\",\"workDir\":\"/b\"}"] {
+        let sample = Sample::of(AgentKind::KimiCode, "a-plain");
+        let state = sample.transcript.ancestors().nth(3).unwrap().join("state.json");
+        write_old(&state, broken.as_bytes());
+        let listed = sample.listed();
+        assert_eq!((&listed["state"], listed["turns"].as_u64()), (&"ok".into(), Some(4)), "{broken}");
+        assert_eq!(listed["title"], "turn one", "{broken}: the first prompt");
+        assert!(listed["path"].as_str().unwrap().starts_with(".turnfs/unplaced/"), "{broken}: {listed}");
+        sample.store.run(&["show", &sample.id, "0"]).ok();
+        let before = sample.bytes();
+        for command in [["undo", &sample.id, "2"], ["fork", &sample.id, "1"]] {
+            let sentence = sample.store.run(&command).refused();
+            assert!(sentence.contains("state.json"), "{broken}, {command:?}: {sentence}");
+        }
+        assert!(sample.bytes() == before, "{broken}");
+        // Without it the client does not find the session either.
+        fs::remove_file(&state).unwrap();
+        assert_eq!(sample.listed()["turns"], 4, "{broken}");
+        sample.store.run(&["undo", &sample.id, "2"]).refused();
+    }
+}
+
+#[test]
 fn r10_a_damaged_index_hides_no_turn_and_is_never_written() {
-    for sample in Sample::all().filter(|sample| sample.agent != AgentKind::KimiCli) {
+    let has_index = |sample: &Sample| matches!(sample.agent, AgentKind::Codex | AgentKind::OpenMax);
+    for sample in Sample::all().filter(has_index) {
         let index = sample.store.root.join(match sample.agent {
             AgentKind::OpenMax => "sessions/index.json",
             _ => "state_5.sqlite",
@@ -162,8 +187,10 @@ fn r7_a_codex_session_whose_first_line_is_cut_is_unplaced_under_the_id_of_its_na
 fn r6_a_tool_call_without_a_result_is_noted_and_cut_as_a_whole() {
     let cases = [
         (AgentKind::KimiCli, "b-tools", "\"ToolResult\""),
+        (AgentKind::KimiCode, "b-tools", "\"tool.result\""),
         (AgentKind::Codex, "b_tools_reasoning_legacy", "_call_output\""),
         (AgentKind::OpenMax, "b_tools", "\"role\":\"tool\""),
+        (AgentKind::ClaudeCode, "tools", "\"tool_result\""),
     ];
     for (agent, name, result) in cases {
         let sample = Sample::of(agent, name);

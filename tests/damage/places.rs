@@ -11,12 +11,27 @@ use crate::sample::Sample;
 fn move_to(sample: &Sample, project: &str) {
     match sample.agent {
         AgentKind::KimiCli => sample.store.move_project(Path::new(project)),
+        AgentKind::ClaudeCode => {
+            let old = sample.project().to_owned();
+            sample.change(|lines| {
+                for line in lines {
+                    let text = String::from_utf8(line.clone()).unwrap();
+                    *line = text.replace(&format!("\"{old}\""), &format!("\"{project}\"")).into_bytes();
+                }
+            });
+        }
         AgentKind::Codex => {
             let old = sample.project().to_owned();
             sample.change(|lines| {
                 let text = String::from_utf8(lines[0].clone()).unwrap();
                 lines[0] = text.replace(&format!("\"{old}\""), &format!("\"{project}\"")).into_bytes();
             });
+        }
+        AgentKind::KimiCode => {
+            let state = sample.transcript.ancestors().nth(3).unwrap().join("state.json");
+            let text = fs::read_to_string(&state).unwrap();
+            fs::write(&state, text.replace(&format!("\"{}\"", sample.project()), &format!("\"{project}\"")))
+                .unwrap();
         }
         AgentKind::OpenMax => {
             let index = sample.store.root.join("sessions/index.json");
@@ -29,9 +44,13 @@ fn move_to(sample: &Sample, project: &str) {
 
 #[test]
 fn r22_a_project_shows_only_its_own_sessions_by_the_recorded_path() {
-    for (agent, name) in
-        [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")]
-    {
+    for (agent, name) in [
+        (AgentKind::KimiCli, "a-plain"),
+        (AgentKind::KimiCode, "a-plain"),
+        (AgentKind::Codex, "a_plain4"),
+        (AgentKind::OpenMax, "a_plain"),
+        (AgentKind::ClaudeCode, "plain"),
+    ] {
         for (project, other) in [("/w/a-b", "/w/a/b"), ("/w/a/b", "/w/a-b")] {
             let sample = Sample::of(agent, name);
             move_to(&sample, project);
@@ -46,9 +65,13 @@ fn r22_a_project_shows_only_its_own_sessions_by_the_recorded_path() {
 
 #[test]
 fn a_project_that_would_stand_in_the_place_of_turnfs_own_files_is_unplaced() {
-    for (agent, name) in
-        [(AgentKind::KimiCli, "a-plain"), (AgentKind::Codex, "a_plain4"), (AgentKind::OpenMax, "a_plain")]
-    {
+    for (agent, name) in [
+        (AgentKind::KimiCli, "a-plain"),
+        (AgentKind::KimiCode, "a-plain"),
+        (AgentKind::Codex, "a_plain4"),
+        (AgentKind::OpenMax, "a_plain"),
+        (AgentKind::ClaudeCode, "plain"),
+    ] {
         let sample = Sample::of(agent, name);
         move_to(&sample, "/.turnfs/unplaced");
         let listed = sample.listed();

@@ -39,8 +39,10 @@ fn every_line_of_every_sample_can_be_damaged_and_exactly_the_turns_before_it_are
     // Where each turn ends in the undamaged transcript, lines counted from 0.
     let ends = |agent: AgentKind| match agent {
         AgentKind::KimiCli => [5, 10, 15, 20],
+        AgentKind::KimiCode => [19, 34, 49, 64],
         AgentKind::Codex => [13, 22, 31, 40],
         AgentKind::OpenMax => [2, 4, 6, 8],
+        AgentKind::ClaudeCode => [6, 12, 17, 22],
     };
     for (agent, name) in PLAIN {
         let sample = Sample::of(agent, name);

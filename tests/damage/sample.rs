@@ -23,19 +23,23 @@ pub struct Sample {
 }
 
 /// Four plain turns in each store; Codex has two forms.
-pub const PLAIN: [(AgentKind, &str); 4] = [
+pub const PLAIN: [(AgentKind, &str); 6] = [
     (AgentKind::KimiCli, "a-plain"),
+    (AgentKind::KimiCode, "a-plain"),
     (AgentKind::Codex, "a_plain4"),
     (AgentKind::Codex, "a_plain4_legacy"),
     (AgentKind::OpenMax, "a_plain"),
+    (AgentKind::ClaudeCode, "plain"),
 ];
 
 /// A line of the transcript in the middle of turn 2, counted from 0: the answer, with the word "three" in it.
 pub fn victim(sample: &Sample) -> usize {
     match sample.agent {
         AgentKind::KimiCli => 13,
+        AgentKind::KimiCode => 45,
         AgentKind::Codex => 28,
         AgentKind::OpenMax => 6,
+        AgentKind::ClaudeCode => 16,
     }
 }
 
@@ -46,18 +50,41 @@ impl Sample {
         let mut store = TestStore::empty();
         store.root = store.home.join(match agent {
             AgentKind::KimiCli => ".kimi",
+            AgentKind::KimiCode => ".kimi-code",
             AgentKind::Codex => ".codex",
             AgentKind::OpenMax => ".openmax",
+            AgentKind::ClaudeCode => ".claude",
         });
         copy_tree(&from.join("store"), &store.root);
         let id = expected["session"].as_str().unwrap().to_owned();
         let transcript = store.root.join(match agent {
             AgentKind::KimiCli => format!("{}/wire.jsonl", expected["session_path"].as_str().unwrap()),
+            AgentKind::KimiCode => {
+                format!("{}/agents/main/wire.jsonl", expected["session_path"].as_str().unwrap())
+            }
             AgentKind::Codex => expected["rollout"].as_str().unwrap().to_owned(),
             AgentKind::OpenMax => format!("sessions/{id}.messages.json"),
+            AgentKind::ClaudeCode => format!("projects/-home-dev-repos-team-proj-alpha/{id}.jsonl"),
         });
         assert!(transcript.is_file(), "{}", transcript.display());
-        Sample { agent, name, store, id, transcript, expected }
+        let mut sample = Sample { agent, name, store, id, transcript, expected };
+        if agent == AgentKind::ClaudeCode {
+            sample.rename_prompts();
+        }
+        sample
+    }
+
+    /// Gives a sample the prompts that those of the other stores have.
+    fn rename_prompts(&mut self) {
+        let names = [
+            ("first prompt", "one"),
+            ("prompt number 2", "two"),
+            ("prompt number 3", "three"),
+            ("prompt number 4", "four"),
+        ];
+        let renamed = |text: String| names.iter().fold(text, |text, (old, new)| text.replace(old, new));
+        self.write(renamed(fs::read_to_string(&self.transcript).unwrap()).as_bytes());
+        self.expected = serde_json::from_str(&renamed(self.expected.to_string())).unwrap();
     }
 
     pub fn all() -> impl Iterator<Item = Sample> {

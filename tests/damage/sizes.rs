@@ -47,8 +47,10 @@ fn r23_a_huge_transcript_is_listed_and_checked_in_bounded_memory() {
     for sample in Sample::all() {
         let line = match sample.agent {
             AgentKind::KimiCli => 1,
+            AgentKind::KimiCode => 5,
             AgentKind::Codex => 7,
             AgentKind::OpenMax => 1,
+            AgentKind::ClaudeCode => 2,
         };
         let word = sample.expected["turns"][0]["prompt"].as_str().unwrap();
         let blob = format!("{word} data:image/png;base64,{}", "QUJD".repeat(75_000));

@@ -11,6 +11,7 @@ mod support;
 mod claude_code;
 mod codex;
 mod kimi_cli;
+mod kimi_code;
 mod openmax;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,9 +50,12 @@ struct Cut<'c> {
 
 /// A test of each check for each agent, so that they run side by side; with how many things it must count for each.
 macro_rules! for_every_agent {
-    ($($test:ident: $kimi_cli:literal $codex:literal $openmax:literal $claude_code:literal;)*) => {
+    ($($test:ident: $kimi_cli:literal $kimi_code:literal $codex:literal $openmax:literal $claude_code:literal;)*) => {
         mod of_kimi_cli {
             $(#[test] fn $test() { super::$test(&super::kimi_cli::JUDGE, $kimi_cli) })*
+        }
+        mod of_kimi_code {
+            $(#[test] fn $test() { super::$test(&super::kimi_code::JUDGE, $kimi_code) })*
         }
         mod of_codex {
             $(#[test] fn $test() { super::$test(&super::codex::JUDGE, $codex) })*
@@ -66,11 +70,11 @@ macro_rules! for_every_agent {
 }
 
 for_every_agent! {
-    the_turns_of_every_sample_are_the_expected_ones: 101 61 81 100;
-    the_plan_refuses_what_the_undo_would_refuse: 101 61 81 100;
-    head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte: 16 21 26 25;
-    every_cut_of_every_sample_leaves_exactly_the_expected_files: 201 141 121 180;
-    sub_agents_of_every_sample_are_sessions_without_control_files: 1 0 0 1;
+    the_turns_of_every_sample_are_the_expected_ones: 101 30 61 81 100;
+    the_plan_refuses_what_the_undo_would_refuse: 101 30 61 81 100;
+    head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte: 16 8 21 26 25;
+    every_cut_of_every_sample_leaves_exactly_the_expected_files: 201 60 141 121 180;
+    sub_agents_of_every_sample_are_sessions_without_control_files: 1 1 0 0 1;
 }
 
 /// Runs `check` for each session of each sample of an agent, on a mount of a copy of its store; shows every failure.
@@ -161,10 +165,13 @@ fn the_turns_of_every_sample_are_the_expected_ones(judge: &Judge, least: usize) 
             ensure(text.starts_with(&format!("# Turn {n} ")), || format!("turn {n} begins {text:.60}"))?;
             let prompt = turn["prompt"].as_str().unwrap_or_default();
             let exact = fs::read_to_string(dir.join(format!("prompts/{n:03}"))).unwrap();
+            // Several parts of a message are lines here and one text in expected.json.
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let exact = if exact == prompt { exact } else { words(&exact) };
             ensure(exact == prompt, || format!("prompt {n} is {exact:?}"))?;
-            ensure(text.contains(prompt), || format!("turn {n} does not hold its prompt"))?;
+            ensure(words(&text).contains(&words(prompt)), || format!("turn {n} does not hold its prompt"))?;
             let shown = &shown["turns"][n];
-            let said = |prompt: &Value| prompt.as_str().unwrap_or_default().to_owned();
+            let said = |prompt: &Value| prompt.as_str().unwrap_or_default().replace('\n', " ");
             // As the clients themselves call it, in the samples of which they are the judges.
             let status = turn["status"].as_str().map(|status| match status {
                 "completed" | "ok" => "complete",
@@ -258,13 +265,10 @@ fn head_turns_and_tail_of_the_records_are_the_transcript_byte_for_byte(judge: &J
         let whole = fs::read(store.root.join(&files[0])).unwrap();
         if dir.join("abandoned").exists() {
             // What was left behind stands between the turns, and is shown with its own.
-            let lines = (0..turns(session).len()).flat_map(|n| {
-                let lines =
-                    record(n).split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
-                lines
-            });
+            let records: Vec<Vec<u8>> = (0..turns(session).len()).map(record).collect();
+            let lines = records.iter().flat_map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n'));
             for line in lines {
-                ensure(holds(&whole, &line), || "a line of a record is not in the file".into())?;
+                ensure(holds(&whole, line), || "a line of a record is not in the file".into())?;
             }
             return Ok(1);
         }

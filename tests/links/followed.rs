@@ -61,6 +61,11 @@ const VARIANTS: &[Variant] = &[
     Variant { agent: "openmax", sample: "a_plain", links: &["sessions"] },
     Variant { agent: "openmax", sample: "a_plain", links: &[".messages.json"] },
     Variant { agent: "openmax", sample: "a_plain", links: &["index.json"] },
+    Variant { agent: "kimi-code", sample: "a-plain", links: &["sessions"] },
+    Variant { agent: "kimi-code", sample: "a-plain", links: &["wd_kc-a-plain_d23af06e25cb"] },
+    Variant { agent: "kimi-code", sample: "a-plain", links: &["48e3280f5f51"] },
+    Variant { agent: "kimi-code", sample: "a-plain", links: &["main/wire.jsonl", "48e3280f5f51/state.json"] },
+    Variant { agent: "kimi-code", sample: "a-plain", links: &["agents/main"] },
 ];
 
 impl Variant {

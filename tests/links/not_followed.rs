@@ -32,6 +32,8 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("codex", "a_plain4", "sessions"),
     ("codex", "a_plain4", "sessions/2026"),
     ("openmax", "a_plain", "sessions"),
+    ("kimi-code", "a-plain", "sessions"),
+    ("kimi-code", "a-plain", "48e3280f5f51"),
 ];
 
 #[test]

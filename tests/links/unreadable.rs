@@ -54,6 +54,8 @@ fn a_transcript_of_another_user_is_unreadable_and_not_damaged() {
         ("kimi-cli", "a-plain", "context.jsonl"),
         ("kimi-cli", "a-plain", "76d7e8ac2706"),
         ("openmax", "a_plain", ".messages.json"),
+        ("kimi-code", "a-plain", "main/wire.jsonl"),
+        ("kimi-code", "a-plain", "48e3280f5f51"),
     ] {
         let Some(store) = of_a_user(agent, sample) else { return };
         let id = super::only(&store)["id"].as_str().unwrap().to_owned();
@@ -91,6 +93,9 @@ fn an_unreadable_folder_or_index_hides_nothing_else() {
         ("kimi-cli", "a-plain", "sessions", false),
         ("codex", "a_plain4", "sessions", false),
         ("openmax", "a_plain", "sessions", false),
+        ("kimi-code", "a-plain", "sessions/wd_other_ffffffffffff", true),
+        ("kimi-code", "a-plain", "session_index.jsonl", true),
+        ("kimi-code", "a-plain", "sessions", false),
     ] {
         let Some(store) = of_a_user(agent, sample) else { return };
         let path = store.root.join(make);

@@ -25,8 +25,13 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 const DAEMON_LIMIT: Duration = Duration::from_secs(60);
 
 /// The agents of which there are samples, each with the place of its store below HOME.
-pub const AGENTS: [(&str, &str); 4] =
-    [("kimi-cli", ".kimi"), ("codex", ".codex"), ("openmax", ".openmax"), ("claude-code", ".claude")];
+pub const AGENTS: [(&str, &str); 5] = [
+    ("kimi-cli", ".kimi"),
+    ("kimi-code", ".kimi-code"),
+    ("codex", ".codex"),
+    ("openmax", ".openmax"),
+    ("claude-code", ".claude"),
+];
 
 /// A store of a test's own, of Kimi CLI where nothing else is said, with HOME and state directory.
 pub struct TestStore {

@@ -49,8 +49,13 @@ fn sound(what: &str, ran: &Ran) {
     assert!(ran.code == 0 || ran.stderr.starts_with("turnfs: "), "{what}: {ran:?}");
 }
 
-const SAMPLES: [(&str, &str); 4] =
-    [("codex", "a_plain4"), ("codex", "a_plain4_legacy"), ("kimi-cli", "c-compact"), ("openmax", "a_plain")];
+const SAMPLES: [(&str, &str); 5] = [
+    ("codex", "a_plain4"),
+    ("codex", "a_plain4_legacy"),
+    ("kimi-cli", "c-compact"),
+    ("kimi-code", "a-plain"),
+    ("openmax", "a_plain"),
+];
 
 fn first(store: &TestStore, key: &str) -> String {
     store.run(&["ls", "--all", "--json"]).json()[0][key].as_str().unwrap().to_owned()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Mount, TestStore, copy_tree};
 
 /// The agents that can fork.
-pub const AGENTS: [&str; 3] = ["kimi-cli", "codex", "openmax"];
+pub const AGENTS: [&str; 4] = ["kimi-cli", "kimi-code", "codex", "openmax"];
 
 fn sample(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples").join(path)
@@ -19,6 +19,7 @@ fn sample(path: &str) -> PathBuf {
 pub fn record(store: &TestStore, agent: &str, project: &str, word: &str) -> String {
     match agent {
         "kimi-cli" => kimi_cli(store, project, word),
+        "kimi-code" => kimi_code(store, project, word),
         "codex" => codex(store, project, word),
         "openmax" => openmax(store, project, word),
         other => panic!("{other}"),
@@ -63,6 +64,25 @@ fn kimi_cli(store: &TestStore, project: &str, word: &str) -> String {
         dirs.push(json!({"path": project, "kaos": "local", "last_session_id": null}));
     }
     fs::write(index, serde_json::to_vec_pretty(&known).unwrap()).unwrap();
+    id
+}
+
+fn kimi_code(store: &TestStore, project: &str, word: &str) -> String {
+    let old = "session_43f6366c-ff5f-40c9-bd48-48e3280f5f51";
+    let from = sample("kimi-code/a-plain/store/sessions/wd_kc-a-plain_d23af06e25cb").join(old);
+    let id = format!("session_{}", new_id());
+    // The name is the client's affair: nothing but the session's state tells the project.
+    let workspace = format!("wd_x_{}", &folder(project)[..12]);
+    let dir = store.home.join(".kimi-code/sessions").join(&workspace).join(&id);
+    copy_tree(&from, &dir);
+    let to = Value::from(project).to_string();
+    let cwd = "\"cwd\":\"/home/dev/projects/work/kc-a-plain\"";
+    replace_in(&dir.join("state.json"), &[(old, &id), (cwd, &format!("\"cwd\":{to}"))]);
+    let wire = dir.join("agents/main/wire.jsonl");
+    replace_in(
+        &wire,
+        &[("wd_kc-a-plain_d23af06e25cb", &workspace), ("\"turn one\"", &format!("\"{word} one\""))],
+    );
     id
 }
 

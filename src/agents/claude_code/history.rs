@@ -160,6 +160,7 @@ fn node(record: &Record<'_>, line: &[u8], uuid: super::records::Key) -> Node {
         is_command: may_begin_turn && record.is_command(),
         is_boundary,
         is_interrupt,
+        ends_turn: kind == Kind::System && text(record.subtype).as_deref() == Some("turn_duration"),
         has_results,
         has_calls,
         reply: (kind == Kind::Assistant).then(|| key_of(record.said().id)).flatten(),
@@ -210,8 +211,23 @@ impl<'t> Reading<'t> {
         };
         let end = |turn: &Turn| turn.ranges().map(|(_, span)| span.end).max().unwrap_or(0);
         let sound = turns.iter().take_while(|turn| end(turn) <= damage.byte).count();
-        // Nothing tells whether the last turn before a hole ended there.
-        if self.tree.dangling.is_some() { sound.min(turns.len().saturating_sub(1)) } else { sound }
+        match self.tree.dangling {
+            Some(_) if !self.last_has_ended(turns) => sound.min(turns.len().saturating_sub(1)),
+            _ => sound,
+        }
+    }
+
+    /// Whether the client noted that the last turn before a hole had ended there.
+    fn last_has_ended(&self, turns: &[Turn]) -> bool {
+        let lines = self.tree.lines;
+        let Some(end) = self.tree.path.story.last().copied() else { return false };
+        let Some(node) = self.tree.node(end).filter(|_| turns.last().is_some_and(|turn| !turn.is_open()))
+        else {
+            return false;
+        };
+        let is_note =
+            |line: &Arc<Line>| matches!(line.what, What::LastPrompt { leaf, .. } if leaf == Some(node.key));
+        node.ends_turn || lines[end..].iter().any(is_note)
     }
 }
 

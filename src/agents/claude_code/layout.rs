@@ -291,6 +291,7 @@ pub(super) fn session(
         model: None,
         history_mode: None,
         forked_from: None,
+        migrated_from: None,
         archived: None,
         sidecars: Vec::new(),
         subagent: None,

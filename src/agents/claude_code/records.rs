@@ -19,16 +19,14 @@ pub(super) const TRANSCRIPT: Format =
 
 fn client(class: DamageClass) -> &'static str {
     match class {
-        DamageClass::BadLine | DamageClass::GluedCut => {
-            "claude skips it, and loses all that came before if it was part of the conversation"
-        }
         DamageClass::MissingNewline => "claude takes the first record only; a newline between them mends it",
         DamageClass::BadRecord => "claude skips it, or refuses the session",
         DamageClass::InvalidUtf8 => "claude shows U+FFFD there",
         DamageClass::NoFinalNewline | DamageClass::TornTail | DamageClass::NulTail => {
             "claude's next record would stand on the same line and be lost"
         }
-        _ => "",
+        DamageClass::Bom => "claude reads it all the same",
+        _ => "claude skips it, and loses all that came before if it was part of the conversation",
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) struct Node {
     pub is_command: bool,
     pub is_boundary: bool,
     pub is_interrupt: bool,
+    /// The client's note that the turn has ended.
+    pub ends_turn: bool,
     /// It holds results of tools, or calls of them.
     pub has_results: bool,
     pub has_calls: bool,

@@ -343,6 +343,7 @@ fn session(
         history_mode: meta.ok().map(|meta| meta.mode().name().to_owned()),
         archived: Some(is_archived(row, &current.rollout.file)),
         forked_from: meta.ok().and_then(|meta| meta.forked_from_id.clone()),
+        migrated_from: None,
         files: mine.iter().map(|known| known.rollout.file.to_path_buf()).collect(),
         sidecars: others,
         subagent: parent.as_ref().map(|_| subagent_name(&current.head, id)),

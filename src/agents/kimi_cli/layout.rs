@@ -413,6 +413,7 @@ pub(super) fn session(
         archived: None,
         history_mode: head.protocol.clone(),
         forked_from: None,
+        migrated_from: None,
         files: Vec::new(),
         sidecars: Vec::new(),
         subagent: None,

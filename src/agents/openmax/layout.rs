@@ -310,6 +310,7 @@ impl Finder<'_> {
             archived: None,
             history_mode: None,
             forked_from: None,
+            migrated_from: None,
             files,
             sidecars: there(&SIDECARS),
             subagent: None,

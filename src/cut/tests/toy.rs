@@ -89,6 +89,7 @@ pub fn session(root: &Path) -> Session {
         archived: None,
         history_mode: None,
         forked_from: None,
+        migrated_from: None,
         files,
         sidecars: Vec::new(),
         subagent: None,

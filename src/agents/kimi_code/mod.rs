@@ -1,0 +1,133 @@
+//! The store of Kimi Code (the TypeScript client 2.1.0, wire protocol 1.5).
+//!
+//! A session is a directory with a state.json and one append-only wire per agent. Branches and undos are records of the
+//! wire, so what is the history is told by `chain`. Facts: `docs/stores/kimi-code.md`.
+//!
+//! `layout` finds sessions (`state` reads their state.json, `ends` both ends of their wires, `subagents` theirs), `wire`
+//! reads one line by line with `records` and `messages`, `history` tells its turns, `items` what is in them, `cuts` how to undo and
+//! `fork` how to fork, `writer` who has a session open.
+
+mod chain;
+mod cuts;
+mod ends;
+mod fork;
+mod history;
+mod items;
+mod layout;
+mod records;
+mod state;
+mod subagents;
+mod wire;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use super::{Agent, AgentStore, Companion, Discovery, unless_irregular};
+use crate::host::processes::Running;
+use crate::session::{
+    AgentKind, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
+};
+use crate::transcript::{self, EntryKind, Passes, StoreDir};
+
+use history::{Loaded, whose, wire_of};
+use layout::Look;
+use subagents::Subagents;
+
+/// Opens the stores of Kimi Code.
+pub static AGENT: Agent = Agent {
+    place: |env| env.path("KIMI_CODE_HOME").or_else(|| Some(env.home.as_ref()?.join(".kimi-code"))),
+    open: |root| Arc::new(KimiCode { root, last: Mutex::default(), subagents: Subagents::default() }),
+};
+
+/// A store of Kimi Code.
+struct KimiCode {
+    root: Arc<Path>,
+    last: Mutex<Option<Arc<Look>>>,
+    subagents: Subagents,
+}
+
+impl AgentStore for KimiCode {
+    fn kind(&self) -> AgentKind {
+        AgentKind::KimiCode
+    }
+
+    fn root(&self) -> &Arc<Path> {
+        &self.root
+    }
+
+    fn discover(&self) -> Result<Arc<Discovery>> {
+        let last = self.last.lock().clone();
+        let look = layout::look(&self.root, last.as_deref())?;
+        let found = look.found.clone();
+        *self.last.lock() = Some(Arc::new(look));
+        Ok(found)
+    }
+
+    fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
+        let Some(store) = StoreDir::open(&self.root)? else { return Ok(None) };
+        let wire = wire_of(session);
+        let Some(stamp) = store.stat(&wire)? else { return Ok(None) };
+        let last = self.last.lock().clone();
+        if let Some(updated) = last.and_then(|last| last.updated(session, stamp)) {
+            return Ok(Some(updated));
+        }
+        let is_regular = stamp.kind == EntryKind::File;
+        let last = if is_regular { ends::last_time(&store, &wire)? } else { None };
+        Ok(Some(last.unwrap_or_else(|| stamp.modified())))
+    }
+
+    fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
+        unless_irregular(Loaded::read_again(session, passes).map(|loaded| loaded.history))
+    }
+
+    fn items(&self, session: &Session, _: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
+        items::of_turn(span, whose(session), sink)
+    }
+
+    fn prompt(&self, session: &Session, _: &Turn, span: &[u8]) -> Result<String> {
+        items::prompt(span, whose(session))
+    }
+
+    fn context(&self, session: &Session, history: &History, sink: &mut ItemSink<'_>) -> Result<()> {
+        history.readable()?;
+        let loaded = Loaded::read(session)?;
+        let Some(wire) = &loaded.wire else { return Ok(()) };
+        let read = |span| transcript::read_range(&session.key.root, &wire_of(session), span);
+        items::context(wire, &loaded.chain, whose(session), read, sink)
+    }
+
+    fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
+        self.subagents.of(session)
+    }
+
+    fn plan_fork(
+        &self,
+        session: &Session,
+        history: &History,
+        n: u32,
+        project: Option<&Path>,
+    ) -> Result<ForkPlan> {
+        fork::plan_fork(session, history, n, project)
+    }
+
+    fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {
+        cuts::companions(session, history_files)
+    }
+
+    fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
+        cuts::undoable(session, history)?;
+        Ok(vec![Ok::<(), Refusal>(()); history.turns.len()])
+    }
+
+    fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
+        cuts::plan_undo(session, history, n)
+    }
+
+    fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer> {
+        writer::writer(session, history, running)
+    }
+}
