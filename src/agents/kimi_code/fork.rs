@@ -278,15 +278,22 @@ fn text(text: &str) -> String {
 pub(super) fn workspace_of(project: &Path) -> String {
     let path = project.to_string_lossy();
     let name = project.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let is_odd = |letter: char| !matches!(letter, 'a'..='z' | '0'..='9' | '.' | '_' | '-');
     let mut slug = String::new();
+    let mut before = None;
     for letter in name.chars() {
-        match letter {
-            'a'..='z' | '0'..='9' | '.' | '_' | '-' => slug.push(letter),
-            _ if slug.ends_with('-') => {}
-            _ => slug.push('-'),
+        match is_odd(letter) {
+            false => slug.push(letter),
+            true if before.is_some_and(is_odd) => {}
+            true => slug.push('-'),
         }
+        before = Some(letter);
     }
     let slug: String = slug.trim_matches('-').chars().take(SLUG).collect();
+    let slug = match slug.trim_matches('-') {
+        "" | "." | ".." => "workspace",
+        slug => slug,
+    };
     let hash: String =
         Sha256::digest(path.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     format!("wd_{slug}_{hash}")
@@ -438,6 +445,9 @@ mod tests {
         for (project, name) in [
             ("/home/dev/projects/work/kc-c-compact", "wd_kc-c-compact_"),
             ("/tmp/My App (2)", "wd_my-app-2_"),
+            ("/tmp/a- b", "wd_a--b_"),
+            ("/tmp/\u{1f600}", "wd_workspace_"),
+            ("/", "wd_workspace_"),
         ] {
             let made = workspace_of(Path::new(project));
             assert!(made.starts_with(name) && made.len() == name.len() + 12, "{made}");
