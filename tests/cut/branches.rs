@@ -81,8 +81,8 @@ fn check(sample: &Sample, store: &Store, number: u32, wanted: &[Option<Shown>], 
         on_its_own(store, || match (branch(store, number, turn.n), &wanted[turn.n as usize]) {
             (Ok((id, n)), Some(wanted)) => {
                 assert_eq!(n, turn.n, "{what}");
-                let (made, wanted) = (shown(&session(store, &id)), wanted.clone());
-                let same = comparable(sample.kind, made) == comparable(sample.kind, wanted);
+                let (now, wanted) = (shown(&session(store, &id)), wanted.clone());
+                let same = comparable(sample.kind, now) == comparable(sample.kind, wanted);
                 assert!(same, "{what}: another history");
                 made += 1;
             }

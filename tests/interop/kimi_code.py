@@ -103,6 +103,20 @@ class KimiCode(Client):
         command = [self.folder / NODE, self.folder / PROGRAM, *arguments]
         return process.run(command, cwd=scratch.project, env=env, timeout=self.timeout)
 
+    def as_kept(self, sent, kept):
+        """The client joins neighbouring user messages by a blank line."""
+        apart, at = [], 0
+        for role, text in sent:
+            while role == "user" and at + 1 < len(kept) and kept[at][0] == kept[at + 1][0] == "user":
+                end = text.find("\n\n" + kept[at + 1][1])
+                if end < 0:
+                    break
+                apart.append([role, text[:end]])
+                text, at = text[end + 2:], at + 1
+            apart.append([role, text])
+            at += 1
+        return apart
+
     def history(self, request):
         said = []
         for message in request.get("messages", []):
@@ -110,7 +124,8 @@ class KimiCode(Client):
             if role == "user":
                 said += [["user", text] for text in texts if not text.lstrip().startswith("<system-reminder>")]
             elif role == "tool":
-                said.append(["tool", "\n".join(texts)])
+                # The client says how long it took.
+                said.append(["tool", re.sub(r"^Wall time: [0-9.]+ seconds\n", "", "\n".join(texts))])
             elif role == "assistant":
                 said += [["assistant", "\n".join(texts)]] if texts else []
                 said += [["call", call["id"]] for call in message.get("tool_calls") or []]
