@@ -213,7 +213,9 @@ def _judge_shown(sample, kept, shown):
         return
     expected = [*(turn.prompt for turn in sample.turns[:kept]), PROMPT]
     prompts = [turn["prompt"] for turn in shown["turns"]]
-    if prompts != expected:
+    # Several parts of a message are lines in one and one line in the other.
+    words = [(text or "").split() for text in expected]
+    if [(text or "").split() for text in prompts] != words:
         raise Failed(f"after the client's turn turnfs shows the turns {prompts}, expected {expected}")
     # `boundary` of turn n is the one before it, where keeping 0..=n-1 ends.
     for turn in shown["turns"]:

@@ -4,8 +4,9 @@
 //! wire, so what is the history is told by `chain`. Facts: `docs/stores/kimi-code.md`.
 //!
 //! `layout` finds sessions (`state` reads their state.json, `ends` both ends of their wires, `subagents` theirs), `wire`
-//! reads one line by line with `records` and `messages`, `history` tells its turns, `items` what is in them, `cuts` how to undo and
-//! `fork` how to fork, `writer` who has a session open.
+//! reads one line by line with `records` (of which `kinds` are bookkeeping), `messages` and `values`, `history` tells its turns,
+//! `items` what is in them, `cuts` how to undo, `fork` how to fork (`taken`: what goes along, `state_of_fork`), `writer` who
+//! has a session open.
 
 mod chain;
 mod cuts;
@@ -13,10 +14,15 @@ mod ends;
 mod fork;
 mod history;
 mod items;
+mod kinds;
 mod layout;
+mod messages;
 mod records;
 mod state;
+mod state_of_fork;
 mod subagents;
+mod taken;
+mod values;
 mod wire;
 mod writer;
 
