@@ -7,5 +7,6 @@ mod support;
 
 mod branches;
 mod model;
+mod mounted;
 mod stores;
 mod wires;
