@@ -14,6 +14,8 @@ use crate::session::{Session, SessionKey};
 
 /// How often the directories of a look are watched and looked at again while new ones appear.
 const ROUNDS: u32 = 8;
+/// How many names up from a file its session is looked for; the file's own is the first.
+const DEEPEST: usize = 4;
 /// Longest pause after a look at whole stores.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -206,8 +208,8 @@ impl Snapshot {
                 root: store.root().clone(),
                 path: path.into(),
             };
-            // A session is a directory with its files in it, or named by its main file.
-            let near = [Some(within), within.parent()].into_iter().flatten();
+            // A session is a directory with its files in it, or deeper below it, or named by its main file.
+            let near = within.ancestors().take(DEEPEST);
             let own = near.filter_map(|path| self.by_key.get(&of(path))).next();
             let told = match own {
                 Some(session) => {

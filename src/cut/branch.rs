@@ -18,8 +18,8 @@ use super::undone;
 use super::verify::Proof;
 use crate::agents::{self, AgentStore};
 use crate::session::{
-    FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SqlValue, Turn, TurnDetail, TurnStatus,
-    time_of_writing,
+    Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SqlValue, Turn, TurnDetail,
+    TurnStatus, time_of_writing,
 };
 
 /// Makes a session of the turns before undo `number` up to turn `n`, one of those that it removed; `None`: the last
@@ -286,16 +286,34 @@ fn noted(record: &Record, file: &Path) -> Option<(u64, FileHash)> {
     }
 }
 
-/// A row must name the new file at its place in the store.
+/// What is made must name its place in the store, not the one in the copy: rows, and a session's own notes.
 fn name_the_store(plan: &mut ForkPlan, copy: &Path, store: &Path) {
-    let NewFiles::Beside { rows: Some(rows), .. } = &mut plan.made else { return };
-    let values =
-        rows.changes.iter_mut().filter_map(|change| change.after.as_mut()).flat_map(|row| &mut row.0);
-    for (_, value) in values {
-        if let SqlValue::Text(text) = value
-            && let Ok(within) = Path::new(text.as_str()).strip_prefix(copy)
-        {
-            *text = store.join(within).to_string_lossy().into_owned();
+    match &mut plan.made {
+        NewFiles::Beside { rows: Some(rows), .. } => {
+            let after = rows.changes.iter_mut().filter_map(|change| change.after.as_mut());
+            for (_, value) in after.flat_map(|row| &mut row.0) {
+                if let SqlValue::Text(text) = value
+                    && let Ok(within) = Path::new(text.as_str()).strip_prefix(copy)
+                {
+                    *text = store.join(within).to_string_lossy().into_owned();
+                }
+            }
+        }
+        NewFiles::Dir { files, .. } | NewFiles::Beside { files, rows: None } => {
+            // As JSON spells them, without the quotes. Nothing else has the copy's path in it.
+            let spelled = |path: &Path| {
+                let json = serde_json::Value::from(path.to_string_lossy()).to_string();
+                json.trim_matches('"').to_owned()
+            };
+            let (old, new) = (spelled(copy), spelled(store));
+            for (_, content) in files {
+                if let Content::Bytes(bytes) = content
+                    && let Ok(text) = std::str::from_utf8(bytes)
+                    && text.contains(&old)
+                {
+                    *bytes = text.replace(&old, &new).into_bytes();
+                }
+            }
         }
     }
 }

@@ -14,6 +14,17 @@ fn shown(history: &History) -> Shown {
     turns.map(|t| (t.prompt.clone(), t.status.name(), t.text_len, t.record_bytes())).collect()
 }
 
+/// Whether the size of records tells a history: where undone records stay in the transcript, some of them (the prompt
+/// that was removed) are the last turn's from then on.
+fn comparable(kind: AgentKind, shown: Shown) -> Shown {
+    match kind {
+        AgentKind::KimiCode => {
+            shown.into_iter().map(|(prompt, status, text, _)| (prompt, status, text, 0)).collect()
+        }
+        _ => shown,
+    }
+}
+
 /// The session with this id, as its agent reads it.
 fn session(store: &Store, id: &str) -> History {
     let found = open(store.kind, &*store.root()).discover().unwrap().sessions.clone();
@@ -70,7 +81,9 @@ fn check(sample: &Sample, store: &Store, number: u32, wanted: &[Option<Shown>], 
         on_its_own(store, || match (branch(store, number, turn.n), &wanted[turn.n as usize]) {
             (Ok((id, n)), Some(wanted)) => {
                 assert_eq!(n, turn.n, "{what}");
-                assert!(shown(&session(store, &id)) == *wanted, "{what}: another history");
+                let (now, wanted) = (shown(&session(store, &id)), wanted.clone());
+                let same = comparable(sample.kind, now) == comparable(sample.kind, wanted);
+                assert!(same, "{what}: another history");
                 made += 1;
             }
             (Err(refusal), None) => {

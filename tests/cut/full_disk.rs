@@ -91,6 +91,12 @@ fn at_any_fill_level_a_kimi_cut_is_done_or_refused_with_the_store_as_it_was() {
 }
 
 #[test]
+fn at_any_fill_level_a_kimi_code_cut_is_done_or_refused_with_the_store_as_it_was() {
+    let acts = [(None, "undo 1"), (None, "undo 0"), (Some("undo 1"), "redo"), (None, "fork 1")];
+    at_every_level(AgentKind::KimiCode, "j-sub", &acts, (0..40).step_by(2));
+}
+
+#[test]
 fn at_any_fill_level_a_codex_cut_is_done_or_refused_with_the_store_as_it_was() {
     let acts = [(None, "undo 2"), (Some("undo 2"), "redo"), (None, "fork 2")];
     at_every_level(AgentKind::Codex, "a_plain4", &acts, (0..100).step_by(3));

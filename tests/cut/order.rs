@@ -188,6 +188,22 @@ fn a_codex_undo_makes_its_new_file_durable_before_the_index_names_it() {
 }
 
 #[test]
+fn a_kimi_code_undo_is_one_durable_write_behind_its_journal() {
+    let Some(calls) = trace(AgentKind::KimiCode, "a-plain", None, "undo 2") else { return };
+    assert_renames_are_durable(&calls);
+    let journal = journal_written(&calls);
+    assert_backup_is_durable_before(journal, &calls);
+    let of_wire = |c: &Call| c.text.contains("agents/main/wire.jsonl>");
+    let changes: Vec<&Call> = calls.iter().filter(|c| of_wire(c) && !c.name.ends_with("sync")).collect();
+    let texts: Vec<_> = changes.iter().map(|c| c.text.as_str()).collect();
+    assert!(changes.len() == 1 && changes[0].name == "pwrite64", "one write, and nothing else: {texts:?}");
+    let written = position(&calls, "write", |c| of_wire(c) && c.name == "pwrite64");
+    let synced = position(&calls, "sync of the wire", |c| of_wire(c) && c.name == "fsync");
+    let commit = position(&calls, "commit", |c| c.text.contains("\"undo.json\""));
+    assert!(journal < written && written < synced && synced < commit);
+}
+
+#[test]
 fn an_openmax_undo_makes_its_entry_durable_before_the_transcript_changes() {
     // One that makes the transcript shorter, one that puts it together anew and moves the sidecars away.
     for (sample, act) in [("a_plain", "undo 2"), ("c_compact", "undo 4")] {

@@ -127,6 +127,14 @@ fn comparable(line: &[u8], known: &Known, renamed: &dyn Fn(&str) -> String) -> V
             *time = "TIME".into();
         }
     }
+    // Kimi Code notes where its agents lie; of a store behind links that is another path than the one looked at.
+    for agent in value.get_mut("agents").and_then(|agents| agents.as_object_mut()).into_iter().flatten() {
+        if let Some(home) = agent.1.get_mut("homedir")
+            && let Some((_, place)) = home.as_str().and_then(|home| home.rsplit_once("/store/"))
+        {
+            *home = place.into();
+        }
+    }
     format!("{value}\n").into_bytes()
 }
 

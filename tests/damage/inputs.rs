@@ -352,7 +352,9 @@ fn a_torn_tail_can_be_cut_and_is_not_copied() {
         assert_eq!((&shown["state"], turns(&sample, &sample.id)), (&"ok".into(), 3), "{}", sample.name);
         if sample.name != "a_plain4" {
             let now = fs::read(&sample.transcript).unwrap();
-            assert!(!now.windows(40).any(|window| window == tail), "{}: the tail stayed", sample.name);
+            // Whole records may begin as it does.
+            let count = |bytes: &[u8]| bytes.windows(40).filter(|window| *window == tail).count();
+            assert_eq!(count(&now), count(&torn) - 1, "{}: the tail stayed", sample.name);
         }
         sample.store.run(&["redo", &sample.id, "--force"]).ok();
         assert_eq!(fs::read(&sample.transcript).unwrap(), torn, "{}: redo is byte for byte", sample.name);

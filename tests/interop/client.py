@@ -102,6 +102,10 @@ class Client:
         """Whether a file of the store changes by itself after the client was in it."""
         return False
 
+    def as_kept(self, sent, kept):
+        """What was sent, with messages that the client sends as one taken apart as they are kept: `kept` tells where."""
+        return sent
+
     def history(self, request):
         """What a request to the model carries as conversation, `[[role, text]...]` with the roles user, assistant,
         call (text: the call's id) and tool; one entry per text part of a user message."""

@@ -74,7 +74,7 @@ class Stage:
         if found is None:
             raise Failed(f"the client never sent {prompt!r}")
         end = len(found) - found[::-1].index(["user", prompt])
-        wrong = difference([*expected, ["user", prompt]], found[:end])
+        wrong = difference([*expected, ["user", prompt]], self.client.as_kept(found[:end], expected))
         if wrong:
             raise Failed(f"{prompt!r}: {wrong}")
 

@@ -154,7 +154,7 @@ def _judge_cut(trial, turnfs, client, store, scratch, model):
     resumed = client.resume(store, scratch, session, PROMPT)
     if resumed.code != 0:
         raise Failed(f"the client does not resume the session: {resumed.complaint()}")
-    wrong = difference([*messages, ["user", PROMPT]], _sent(client, model))
+    wrong = difference([*messages, ["user", PROMPT]], client.as_kept(_sent(client, model), messages))
     if wrong:
         raise Failed(wrong)
     _judge_shown(sample, kept, json.loads(turnfs.must(store, scratch, sample.agent, "show", session, "--json")))
@@ -183,7 +183,8 @@ def _judge_adoption(sample, turnfs, client, store, scratch, model):
     if resumed.code != 0:
         raise Failed(f"the client does not resume the session in {new}: {resumed.complaint()}")
     kept = len(sample.turns)
-    wrong = difference([*sample.messages[kept - 1], ["user", PROMPT]], _sent(client, model))
+    messages = sample.messages[kept - 1]
+    wrong = difference([*messages, ["user", PROMPT]], client.as_kept(_sent(client, model), messages))
     if wrong:
         raise Failed(wrong)
     _judge_shown(sample, kept, json.loads(turnfs.must(store, scratch, sample.agent, "show", session, "--json")))
@@ -212,7 +213,9 @@ def _judge_shown(sample, kept, shown):
         return
     expected = [*(turn.prompt for turn in sample.turns[:kept]), PROMPT]
     prompts = [turn["prompt"] for turn in shown["turns"]]
-    if prompts != expected:
+    # Several parts of a message are lines in one and one line in the other.
+    words = [(text or "").split() for text in expected]
+    if [(text or "").split() for text in prompts] != words:
         raise Failed(f"after the client's turn turnfs shows the turns {prompts}, expected {expected}")
     # `boundary` of turn n is the one before it, where keeping 0..=n-1 ends.
     for turn in shown["turns"]:

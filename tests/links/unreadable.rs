@@ -94,7 +94,6 @@ fn an_unreadable_folder_or_index_hides_nothing_else() {
         ("codex", "a_plain4", "sessions", false),
         ("openmax", "a_plain", "sessions", false),
         ("kimi-code", "a-plain", "sessions/wd_other_ffffffffffff", true),
-        ("kimi-code", "a-plain", "session_index.jsonl", true),
         ("kimi-code", "a-plain", "sessions", false),
     ] {
         let Some(store) = of_a_user(agent, sample) else { return };

@@ -123,6 +123,23 @@ fn each_store_says_the_new_project_in_its_own_way() {
     assert!(first.contains("_system_prompt"));
     assert_eq!(context, rest, "the client writes a system prompt that names the new directory");
 
+    let code = copy("kimi-code");
+    let mut files = BTreeMap::new();
+    collect(&moved.store.home.join(".kimi-code/sessions"), &mut files);
+    let own = |end: &str| {
+        let is_own = |path: &Path| path.to_string_lossy().contains(&code) && path.ends_with(end);
+        let (path, text) = files.iter().find(|(path, _)| is_own(path)).unwrap();
+        (path.clone(), String::from_utf8(text.clone()).unwrap())
+    };
+    let (path, state) = own("state.json");
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    assert_eq!((&state["cwd"], &state["forkedFrom"]), (&new.into(), &ids[1].as_str().into()));
+    // The client resumes no session whose records name another workspace than its directory.
+    let workspace = path.ancestors().nth(2).unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let (_, wire) = own("wire.jsonl");
+    let binding = wire.lines().find(|line| line.contains("runtime.set_binding")).unwrap();
+    assert!(binding.contains(&format!("\"workspaceId\":\"{workspace}\"")), "{binding}");
+
     let codex = copy("codex");
     let mut files = BTreeMap::new();
     collect(&moved.store.home.join(".codex/sessions"), &mut files);
@@ -131,7 +148,7 @@ fn each_store_says_the_new_project_in_its_own_way() {
         rollout.split_inclusive(|b| *b == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect();
     let meta = &lines[0]["payload"];
     assert_eq!((&meta["cwd"], &meta["runtime_workspace_roots"][0]), (&new.into(), &new.into()));
-    assert_eq!(meta["forked_from_id"], ids[1].as_str());
+    assert_eq!(meta["forked_from_id"], ids[2].as_str());
     let last = lines.iter().rfind(|line| line["type"] == "turn_context").unwrap();
     assert_eq!(last["payload"]["cwd"], new);
 

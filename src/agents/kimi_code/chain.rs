@@ -145,8 +145,7 @@ fn is_hidden(wire: &Wire, (at, what): &(usize, What)) -> bool {
 fn active(wire: &Wire) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut branch, mut upto) = (wire.branches.len() - 1, u64::MAX);
-    loop {
-        let Some(this) = wire.branches.get(branch) else { break };
+    while let Some(this) = wire.branches.get(branch) {
         let end = wire.branches.get(branch + 1).map_or(wire.places.len(), |next| next.from);
         ranges.push(this.from..end.min(usize::try_from(upto).unwrap_or(usize::MAX)));
         // A branch goes on from an earlier one.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::chain::Chain;
-use super::fork;
 use super::history::{Loaded, wire_of};
 use super::state::{self, LONGEST, STATE};
+use super::taken;
 use super::wire::{What, Wire};
 use crate::agents::Companion;
 use crate::session::{
@@ -194,9 +194,9 @@ pub(super) fn companions(session: &Session, history_files: &[PathBuf]) -> Result
     let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(Vec::new()) };
     let directory = directory(session);
     let mut files = vec![directory.join(STATE)];
-    files.extend(fork::others(&store, &directory)?.into_iter().map(|file| directory.join(file)));
+    files.extend(taken::others(&store, &directory)?.into_iter().map(|file| directory.join(file)));
     files.extend(
-        fork::wires_of_subagents(&store, &directory)?.into_iter().map(|(_, file)| directory.join(file)),
+        taken::wires_of_subagents(&store, &directory)?.into_iter().map(|(_, file)| directory.join(file)),
     );
     files.retain(|file| !history_files.contains(file));
     Companion::of(&store, files)

@@ -6,7 +6,8 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::items;
-use super::records::{self, Body, Whose};
+use super::messages::Whose;
+use super::records::{self, Body};
 use crate::session::{AgentKind, FileHash, Refusal, Result};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, StoreDir, scan_bytes};

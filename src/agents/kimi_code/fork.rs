@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -15,27 +15,20 @@ use super::history::wire_of;
 use super::layout::{AGENTS, MAIN, SESSIONS, main_wire};
 use super::records;
 use super::state::STATE;
-use super::wire::{WIRE, What, Wire};
+use super::state_of_fork::{Made, state_of_fork};
+use super::taken::{others, wires_of_subagents};
+use super::wire::{What, Wire};
 use super::writer;
 use crate::agents::json::Object;
 use crate::host::processes::Running;
 use crate::session::{
     Content, ForkPlan, History, NewFiles, Part, Piece, Plan, Postcondition, Refusal, Result, Session,
-    rfc3339, time_of_writing,
+    time_of_writing,
 };
-use crate::transcript::{self, EntryKind, StoreDir};
+use crate::transcript::{self, StoreDir};
 
-/// What the client's fork does not take, and what belongs to the wires.
-const LEFT: [&str; 5] = [STATE, "logs", "upcoming-goals.json", "notify", AGENTS];
-/// What lies beside a wire and goes with it; tasks and cron jobs are run by one session.
-const WITH_WIRE: [&str; 1] = ["plan"];
-/// Most files that a fork copies besides its wires, and how deep they may lie.
-const MOST: usize = 10_000;
-const DEEPEST: usize = 8;
 /// Longest slug in a workspace's name, characters.
 const SLUG: usize = 40;
-/// Longest name that a fork gets, characters.
-const TITLE: usize = 200;
 
 /// The new session that keeps the turns up to and including `n`; of `project` where one is given, else of the source's
 /// own.
@@ -278,154 +271,25 @@ fn text(text: &str) -> String {
 pub(super) fn workspace_of(project: &Path) -> String {
     let path = project.to_string_lossy();
     let name = project.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let is_odd = |letter: char| !matches!(letter, 'a'..='z' | '0'..='9' | '.' | '_' | '-');
     let mut slug = String::new();
+    let mut before = None;
     for letter in name.chars() {
-        match letter {
-            'a'..='z' | '0'..='9' | '.' | '_' | '-' => slug.push(letter),
-            _ if slug.ends_with('-') => {}
-            _ => slug.push('-'),
+        match is_odd(letter) {
+            false => slug.push(letter),
+            true if before.is_some_and(is_odd) => {}
+            true => slug.push('-'),
         }
+        before = Some(letter);
     }
     let slug: String = slug.trim_matches('-').chars().take(SLUG).collect();
+    let slug = match slug.trim_matches('-') {
+        "" | "." | ".." => "workspace",
+        slug => slug,
+    };
     let hash: String =
         Sha256::digest(path.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     format!("wd_{slug}_{hash}")
-}
-
-/// The wires of a session's sub-agents: name, and place in the session's directory `own` (relative to the root).
-pub(super) fn wires_of_subagents(store: &StoreDir, own: &Path) -> Result<Vec<(String, PathBuf)>> {
-    let Some(agents) = store.dir(&own.join(AGENTS))? else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    for entry in agents.entries()?.into_iter().filter(|entry| entry.kind == EntryKind::Dir) {
-        let Some(name) = entry.name.to_str().filter(|name| *name != MAIN && !name.starts_with('.')) else {
-            continue;
-        };
-        let file = Path::new(name).join(WIRE);
-        if agents.stat(&file)?.is_some_and(|stat| stat.kind == EntryKind::File) {
-            found.push((name.to_owned(), Path::new(AGENTS).join(file)));
-        }
-    }
-    Ok(found)
-}
-
-/// Everything else in a session's directory `own` that goes with a fork; places in that directory.
-///
-/// # Errors
-/// What prevents listing it; and if there is too much.
-pub(super) fn others(store: &StoreDir, own: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let Some(dir) = store.dir(own)? else { return Ok(found) };
-    for entry in dir.entries()? {
-        if LEFT.iter().all(|left| entry.name != *left) {
-            collect(&dir, Path::new(&entry.name), entry.kind, 0, &mut found)?;
-        }
-    }
-    if let Some(agents) = dir.dir(Path::new(AGENTS))? {
-        for agent in agents.entries()?.into_iter().filter(|agent| agent.kind == EntryKind::Dir) {
-            for name in WITH_WIRE {
-                let below = Path::new(AGENTS).join(&agent.name).join(name);
-                if let Some(stat) = dir.stat(&below)? {
-                    collect(&dir, &below, stat.kind, 0, &mut found)?;
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The files at and below `place`; links are left.
-fn collect(
-    dir: &StoreDir,
-    place: &Path,
-    kind: EntryKind,
-    depth: usize,
-    found: &mut Vec<PathBuf>,
-) -> Result<()> {
-    if found.len() >= MOST || depth > DEEPEST {
-        let what = format!("{} holds more files than a fork would copy", dir.path().display());
-        return Err(Refusal::CannotCut { what, hint: None });
-    }
-    match kind {
-        EntryKind::File => found.push(place.to_path_buf()),
-        EntryKind::Dir => {
-            let Some(below) = dir.dir(place)? else { return Ok(()) };
-            for entry in below.entries()? {
-                collect(dir, &place.join(&entry.name), entry.kind, depth + 1, found)?;
-            }
-        }
-        EntryKind::Symlink | EntryKind::Other => {}
-    }
-    Ok(())
-}
-
-/// A fork as far as its state.json tells it.
-struct Made<'a> {
-    id: &'a str,
-    /// Relative to the root.
-    dir: &'a Path,
-    /// The agents whose wires it has.
-    kept: &'a HashSet<String>,
-    /// Milliseconds since 1970.
-    time: i64,
-    project: Option<&'a Path>,
-}
-
-/// The source's state.json with what is the fork's own.
-fn state_of_fork(
-    session: &Session,
-    history: &History,
-    n: u32,
-    state: &[u8],
-    made: &Made<'_>,
-) -> Result<Vec<u8>> {
-    let changed = || Refusal::Changed { what: STATE.into() };
-    let source = std::str::from_utf8(state).map_err(|_| changed())?;
-    let mut state = Object::parse(source).map_err(|_| changed())?;
-    let title = crate::session::title(session, Some(history)).unwrap_or_else(|| "Untitled".into());
-    let title = if made.project.is_some() { title } else { format!("Fork: {title}") };
-    let title: String = title.chars().take(TITLE).collect();
-    state.set("id", text(made.id));
-    if let Some(project) = made.project {
-        for key in
-            ["cwd", "workDir"].into_iter().filter(|key| *key == "cwd" || source.contains("\"workDir\""))
-        {
-            state.set(key, text(&project.to_string_lossy()));
-        }
-    }
-    // Some versions write times as text.
-    let is_text = |key: &str| state.get(key).is_some_and(|value| value.starts_with('"'));
-    let as_text = is_text("createdAt");
-    let now = jiff::Timestamp::from_millisecond(made.time).map(rfc3339).map_err(|_| changed())?;
-    let now = if as_text { text(&now) } else { made.time.to_string() };
-    state.set("createdAt", now.clone());
-    state.set("updatedAt", now);
-    state.set("archived", "false".into());
-    state.set("title", text(&title));
-    state.set("titleKind", text("custom"));
-    state.set("isCustomTitle", "true".into());
-    state.set("forkedFrom", text(&session.id));
-    let prompt = history.turn(n)?.prompt.clone().unwrap_or_default();
-    state.set("lastPrompt", text(&prompt));
-    let agents = agents_of_fork(session, state.get("agents"), made).ok_or_else(changed)?;
-    state.set("agents", agents);
-    Ok(state.to_json().into_bytes())
-}
-
-/// The agents that the fork has, at their new places.
-fn agents_of_fork(session: &Session, agents: Option<&str>, made: &Made<'_>) -> Option<String> {
-    let source = Object::parse(agents.unwrap_or("{}")).ok()?;
-    let mut agents = Object::parse("{}").ok()?;
-    for (name, agent) in source.fields().filter(|(name, _)| made.kept.contains(*name)) {
-        let mut agent = Object::parse(agent).ok()?;
-        let place = session.key.root.join(made.dir).join(AGENTS).join(name);
-        agent.set("homedir", text(&place.to_string_lossy()));
-        agents.set(name, agent.to_json());
-    }
-    if agents.get(MAIN).is_none() {
-        let place = session.key.root.join(made.dir).join(AGENTS).join(MAIN);
-        agents.set(MAIN, format!("{{\"homedir\":{},\"type\":\"main\"}}", text(&place.to_string_lossy())));
-    }
-    Some(agents.to_json())
 }
 
 #[cfg(test)]
@@ -438,6 +302,9 @@ mod tests {
         for (project, name) in [
             ("/home/dev/projects/work/kc-c-compact", "wd_kc-c-compact_"),
             ("/tmp/My App (2)", "wd_my-app-2_"),
+            ("/tmp/a- b", "wd_a--b_"),
+            ("/tmp/\u{1f600}", "wd_workspace_"),
+            ("/", "wd_workspace_"),
         ] {
             let made = workspace_of(Path::new(project));
             assert!(made.starts_with(name) && made.len() == name.len() + 12, "{made}");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::chain::Chain;
-use super::records::Whose;
+use super::messages::Whose;
 use super::wire::{Ended, What, Wire};
 use crate::render;
 use crate::session::{

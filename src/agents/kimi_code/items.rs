@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 
 use super::chain::Chain;
-use super::records::{self, Body, Message, Part, Record, Whose, lossy};
+use super::messages::{Message, Part, Whose};
+use super::records::{self, Body, Record, lossy};
 use super::wire::Wire;
 use crate::session::{Item, ItemSink, Refusal, Result};
 use crate::transcript::scan_bytes;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::ends::{self, Head};
-use super::records::Whose;
+use super::messages::Whose;
 use super::state::{self, STATE, State};
 use super::wire::WIRE;
 use crate::agents::Discovery;

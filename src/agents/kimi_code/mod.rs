@@ -4,8 +4,9 @@
 //! wire, so what is the history is told by `chain`. Facts: `docs/stores/kimi-code.md`.
 //!
 //! `layout` finds sessions (`state` reads their state.json, `ends` both ends of their wires, `subagents` theirs), `wire`
-//! reads one line by line with `records` and `messages`, `history` tells its turns, `items` what is in them, `cuts` how to undo and
-//! `fork` how to fork, `writer` who has a session open.
+//! reads one line by line with `records` (of which `kinds` are bookkeeping), `messages` and `values`, `history` tells its turns,
+//! `items` what is in them, `cuts` how to undo, `fork` how to fork (`taken`: what goes along, `state_of_fork`), `writer` who
+//! has a session open.
 
 mod chain;
 mod cuts;
@@ -13,13 +14,19 @@ mod ends;
 mod fork;
 mod history;
 mod items;
+mod kinds;
 mod layout;
+mod messages;
 mod records;
 mod state;
+mod state_of_fork;
 mod subagents;
+mod taken;
+mod values;
 mod wire;
 mod writer;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,22 +38,31 @@ use crate::host::processes::Running;
 use crate::session::{
     AgentKind, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
 };
-use crate::transcript::{self, EntryKind, Passes, StoreDir};
+use crate::transcript::{self, EntryKind, Passes, Stamp, StoreDir};
 
 use history::{Loaded, whose, wire_of};
 use layout::Look;
 use subagents::Subagents;
 
+/// How many wires are remembered between looks.
+const MOST: usize = 4096;
+
 /// Opens the stores of Kimi Code.
 pub static AGENT: Agent = Agent {
     place: |env| env.path("KIMI_CODE_HOME").or_else(|| Some(env.home.as_ref()?.join(".kimi-code"))),
-    open: |root| Arc::new(KimiCode { root, last: Mutex::default(), subagents: Subagents::default() }),
+    open: |root| {
+        let (last, updated, subagents) = Default::default();
+        Arc::new(KimiCode { root, last, updated, subagents })
+    },
 };
 
 /// A store of Kimi Code.
 struct KimiCode {
     root: Arc<Path>,
     last: Mutex<Option<Arc<Look>>>,
+    /// When sessions were last worked on that are asked about between looks, by their wires: with the stamp of the wire
+    /// and when it was read.
+    updated: Mutex<HashMap<Arc<Path>, (Stamp, Timestamp, Timestamp)>>,
     subagents: Subagents,
 }
 
@@ -75,9 +91,22 @@ impl AgentStore for KimiCode {
         if let Some(updated) = last.and_then(|last| last.updated(session, stamp)) {
             return Ok(Some(updated));
         }
+        if let Some((known, at, updated)) = self.updated.lock().get(&*wire)
+            && *known == stamp
+            && stamp.vouches(*at)
+        {
+            return Ok(Some(*updated));
+        }
+        let at = transcript::clock();
         let is_regular = stamp.kind == EntryKind::File;
         let last = if is_regular { ends::last_time(&store, &wire)? } else { None };
-        Ok(Some(last.unwrap_or_else(|| stamp.modified())))
+        let updated = last.unwrap_or_else(|| stamp.modified());
+        let mut known = self.updated.lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(wire, (stamp, at, updated));
+        Ok(Some(updated))
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {

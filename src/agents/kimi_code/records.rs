@@ -6,89 +6,11 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::agents::data_url;
-use crate::agents::json::{self, each_of};
+use super::kinds::BOOKKEEPING;
+use super::messages::{Message, Part, message, part, result};
+use super::values::{number, spelled, string};
 use crate::session::DamageClass;
 use crate::transcript::Format;
-
-/// The records that are bookkeeping of the client: kept, and not shown. (What they tell of a turn is told by others.)
-const BOOKKEEPING: [&str; 75] = [
-    "agent.message.appended",
-    "agent.status.updated",
-    "agent.turn.ended",
-    "agent.turn.started",
-    "compaction.blocked",
-    "compaction.cancelled",
-    "compaction.completed",
-    "compaction.started",
-    "config.update",
-    "context.spliced",
-    "cron.add",
-    "cron.cursor",
-    "cron.delete",
-    "cron.fired",
-    "file_history.checkpoint",
-    "file_history.tracked",
-    "forked",
-    "full_compaction.begin",
-    "full_compaction.cancel",
-    "full_compaction.complete",
-    "goal.clear",
-    "goal.create",
-    "goal.update",
-    "goal.updated",
-    "interaction.request",
-    "interaction.resolved",
-    "interruptionReminder.recorded",
-    "llm.request",
-    "llm.tools_snapshot",
-    "mcp.server.status",
-    "mcp.tools_discovered",
-    "permission.approval.requested",
-    "permission.approval.resolved",
-    "permission.record_approval_result",
-    "permission.rules.add",
-    "permission.set_mode",
-    "plan.revision",
-    "plan_mode.cancel",
-    "plan_mode.enter",
-    "plan_mode.exit",
-    "plugin.session_start",
-    "plugin_command.activated",
-    "profile.bind",
-    "prompt.aborted",
-    "prompt.completed",
-    "prompt.queued",
-    "prompt.started",
-    "prompt.steered",
-    "prompt.submitted",
-    "runtime.set_binding",
-    "skill.activated",
-    "subagent.cancelled",
-    "subagent.completed",
-    "subagent.failed",
-    "subagent.spawned",
-    "subagent.started",
-    "subagent.suspended",
-    "task.notified",
-    "task.started",
-    "task.terminated",
-    "task.waitDelivered",
-    "token_counting.measured",
-    "token_counting.rebased",
-    "token_counting.truncated",
-    "token_counting.turn_recorded",
-    "tools.register_user_tool",
-    "tools.reset_active_tools",
-    "tools.set_active_tools",
-    "tools.unregister_user_tool",
-    "tools.update_store",
-    "turn.cancel",
-    "turn.prompt",
-    "turn.steer",
-    "turn.step.interrupted",
-    "usage.record",
-];
 
 /// A record of a wire.
 #[derive(Debug)]
@@ -152,39 +74,6 @@ pub(super) enum Body {
     Unknown,
 }
 
-/// A message of the model's context.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub role: String,
-    pub id: Option<String>,
-    pub parts: Vec<Part>,
-    /// Id, name and arguments.
-    pub calls: Vec<(String, String, String)>,
-    /// The call that it answers.
-    pub answers: Option<String>,
-    pub origin: Origin,
-}
-
-/// Who put a message there.
-#[derive(Debug, Default)]
-pub(super) struct Origin {
-    /// `None`: nothing says so, then it is the user.
-    pub kind: Option<String>,
-    pub in_turn: bool,
-    pub trigger: Option<String>,
-    pub owner: Option<String>,
-    /// What kind of injection or trigger.
-    pub name: Option<String>,
-}
-
-/// A part of a message.
-#[derive(Clone, Debug)]
-pub(super) enum Part {
-    Text(String),
-    Thinking(String),
-    Blob { media_type: String, bytes: u64 },
-}
-
 /// A new branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Edge {
@@ -194,45 +83,6 @@ pub(super) struct Edge {
     pub line: u64,
     /// The line of the `context.undo` that belongs to it.
     pub undo_line: Option<u64>,
-}
-
-/// Whether messages of this kind are what a turn begins with: in a sub-agent's wire it is its parent that asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    Session,
-    Subagent,
-}
-
-impl Message {
-    /// Whether a turn begins with it.
-    pub fn is_anchor(&self, whose: Whose) -> bool {
-        if self.role != "user" || self.origin.in_turn {
-            return false;
-        }
-        match self.origin.kind.as_deref() {
-            None | Some("user") => true,
-            Some("skill_activation" | "plugin_command") => {
-                self.origin.trigger.as_deref() == Some("user-slash")
-            }
-            Some("system_trigger") => whose == Whose::Subagent,
-            Some(_) => false,
-        }
-    }
-
-    /// Whether the user wrote it, as a prompt or as a steer: what a compaction keeps.
-    pub fn is_users(&self, whose: Whose) -> bool {
-        let steer = self.origin.in_turn && matches!(self.origin.kind.as_deref(), None | Some("user"));
-        self.is_anchor(whose) || (self.role == "user" && steer)
-    }
-
-    /// The text of all its parts, in lines.
-    pub fn text(&self) -> String {
-        let texts = self.parts.iter().filter_map(|part| match part {
-            Part::Text(text) => Some(text.as_str()),
-            Part::Thinking(_) | Part::Blob { .. } => None,
-        });
-        texts.collect::<Vec<_>>().join("\n")
-    }
 }
 
 /// The keys of a record that are looked at; the values only where its type needs them.
@@ -395,82 +245,6 @@ fn said(error: &RawValue) -> Option<String> {
     string(error).or_else(|| string(serde_json::from_str::<Said<'_>>(error.get()).ok()?.message?))
 }
 
-fn message(raw: &RawValue) -> Result<Message, String> {
-    #[derive(Deserialize)]
-    struct Said<'a> {
-        #[serde(borrow)]
-        role: &'a RawValue,
-        #[serde(borrow)]
-        content: &'a RawValue,
-        #[serde(borrow)]
-        id: Option<&'a RawValue>,
-        #[serde(borrow, rename = "toolCalls")]
-        calls: Option<&'a RawValue>,
-        #[serde(borrow, rename = "toolCallId")]
-        answers: Option<&'a RawValue>,
-        #[serde(borrow)]
-        origin: Option<&'a RawValue>,
-    }
-    let said: Said<'_> = serde_json::from_str(raw.get()).map_err(|error| format!("its message: {error}"))?;
-    let mut calls = Vec::new();
-    if let Some(list) = said.calls.filter(|list| list.get() != "null") {
-        each_of(list, |call: &RawValue| calls.extend(self::call(call)))
-            .map_err(|error| format!("its tool calls: {error}"))?;
-    }
-    Ok(Message {
-        role: string(said.role).ok_or("its message has no role")?,
-        id: said.id.and_then(string),
-        parts: parts(said.content)?,
-        calls,
-        answers: said.answers.and_then(string),
-        origin: said.origin.map(origin).unwrap_or_default(),
-    })
-}
-
-fn origin(raw: &RawValue) -> Origin {
-    #[derive(Deserialize)]
-    struct Keys<'a> {
-        #[serde(borrow)]
-        kind: Option<&'a RawValue>,
-        #[serde(borrow, rename = "inTurn")]
-        in_turn: Option<&'a RawValue>,
-        #[serde(borrow)]
-        trigger: Option<&'a RawValue>,
-        #[serde(borrow, rename = "ownerPromptId")]
-        owner: Option<&'a RawValue>,
-        #[serde(borrow)]
-        variant: Option<&'a RawValue>,
-        #[serde(borrow)]
-        name: Option<&'a RawValue>,
-    }
-    let Ok(keys) = serde_json::from_str::<Keys<'_>>(raw.get()) else { return Origin::default() };
-    Origin {
-        kind: keys.kind.and_then(string),
-        in_turn: keys.in_turn.is_some_and(|value| value.get() == "true"),
-        trigger: keys.trigger.and_then(string),
-        owner: keys.owner.and_then(string),
-        name: keys.variant.and_then(string).or_else(|| keys.name.and_then(string)),
-    }
-}
-
-/// A tool call of a message: id, name, arguments.
-fn call(raw: &RawValue) -> Option<(String, String, String)> {
-    #[derive(Deserialize)]
-    struct Call<'a> {
-        #[serde(borrow)]
-        id: Option<&'a RawValue>,
-        #[serde(borrow)]
-        name: Option<&'a RawValue>,
-        #[serde(borrow)]
-        arguments: Option<&'a RawValue>,
-        #[serde(borrow)]
-        args: Option<&'a RawValue>,
-    }
-    let call: Call<'_> = serde_json::from_str(raw.get()).ok()?;
-    let text = |value: Option<&RawValue>| value.and_then(string).unwrap_or_default();
-    Some((text(call.id), text(call.name), call.arguments.or(call.args).map(spelled).unwrap_or_default()))
-}
-
 /// What a loop event says.
 fn event(raw: &RawValue) -> Result<Body, String> {
     #[derive(Deserialize)]
@@ -511,118 +285,6 @@ fn event(raw: &RawValue) -> Result<Body, String> {
     })
 }
 
-/// A tool's output, and whether it failed.
-fn result(raw: &RawValue) -> (String, bool) {
-    #[derive(Deserialize)]
-    struct Result<'a> {
-        #[serde(borrow)]
-        output: Option<&'a RawValue>,
-        #[serde(borrow, rename = "isError")]
-        is_error: Option<&'a RawValue>,
-    }
-    let Ok(result) = serde_json::from_str::<Result<'_>>(raw.get()) else { return (spelled(raw), false) };
-    let is_error = result.is_error.is_some_and(|value| value.get() == "true");
-    let output = result.output.map(|output| match parts(output) {
-        Ok(parts) => {
-            let lines = parts.into_iter().map(|part| match part {
-                Part::Text(text) | Part::Thinking(text) => text,
-                Part::Blob { media_type, bytes } => format!("[{media_type}, {bytes} bytes]"),
-            });
-            lines.collect::<Vec<_>>().join("\n")
-        }
-        Err(_) => spelled(output),
-    });
-    (output.unwrap_or_default(), is_error)
-}
-
-fn parts(content: &RawValue) -> Result<Vec<Part>, String> {
-    let mut parts = Vec::new();
-    let mut wrong = None;
-    each_of(content, |raw: &RawValue| match part(raw) {
-        Ok(part) => parts.extend(part),
-        Err(why) => wrong = Some(why),
-    })
-    .map_err(|error| format!("its content: {error}"))?;
-    match wrong {
-        Some(why) => Err(why),
-        None => Ok(parts),
-    }
-}
-
-/// A part of a message's content; `None` of one that says nothing.
-fn part(raw: &RawValue) -> Result<Option<Part>, String> {
-    #[derive(Deserialize)]
-    struct Keys<'a> {
-        #[serde(borrow, rename = "type")]
-        kind: &'a RawValue,
-        #[serde(borrow)]
-        text: Option<&'a RawValue>,
-        #[serde(borrow)]
-        think: Option<&'a RawValue>,
-    }
-    let keys: Keys<'_> =
-        serde_json::from_str(raw.get()).map_err(|error| format!("a part of its content: {error}"))?;
-    let kind = string(keys.kind).ok_or("a part of its content has no type")?;
-    Ok(match (kind.as_str(), keys.text.and_then(string), keys.think.and_then(string)) {
-        ("text", Some(text), _) => Some(Part::Text(text)),
-        ("think", _, Some(text)) if text.is_empty() => None,
-        ("think", _, Some(text)) => Some(Part::Thinking(text)),
-        _ => {
-            let url = url_in(raw);
-            let held = url.as_deref().and_then(data_url::parse);
-            let (media_type, bytes) = held
-                .map_or((kind, raw.get().len() as u64), |(media_type, bytes)| (media_type.to_owned(), bytes));
-            Some(Part::Blob { media_type, bytes })
-        }
-    })
-}
-
-/// The URL of a picture or another blob.
-fn url_in(part: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Blob<'a> {
-        #[serde(
-            borrow,
-            alias = "imageUrl",
-            alias = "audioUrl",
-            alias = "videoUrl",
-            alias = "audio_url",
-            alias = "video_url"
-        )]
-        image_url: Option<&'a RawValue>,
-    }
-    #[derive(Deserialize)]
-    struct Url<'a> {
-        #[serde(borrow)]
-        url: Option<&'a RawValue>,
-    }
-    let blob = serde_json::from_str::<Blob<'_>>(part.get()).ok()?.image_url?;
-    string(blob).or_else(|| string(serde_json::from_str::<Url<'_>>(blob.get()).ok()?.url?))
-}
-
-/// A JSON string's text; a lone surrogate, which the client writes and reads, becomes U+FFFD.
-pub(super) fn string(raw: &RawValue) -> Option<String> {
-    let json = raw.get();
-    if !json.starts_with('"') {
-        return None;
-    }
-    match serde_json::from_str(json) {
-        Ok(text) => Some(text),
-        Err(_) => serde_json::from_str(&json::readable(json)).ok(),
-    }
-}
-
-/// A whole number, also where it is written with a fraction.
-pub(super) fn number(raw: &RawValue) -> Option<i64> {
-    let json = raw.get();
-    json.parse().ok().or_else(|| json.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| n as i64))
-}
-
-/// A text as it is, anything else as JSON.
-fn spelled(raw: &RawValue) -> String {
-    string(raw).unwrap_or_else(|| raw.get().to_owned())
-}
-
 /// For unknown records: the line as text.
 pub(super) fn lossy(line: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(line)
@@ -652,12 +314,8 @@ fn what_the_client_does(class: DamageClass) -> &'static str {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::messages::Whose;
     use super::*;
-
-    #[test]
-    fn the_list_of_bookkeeping_is_sorted() {
-        assert!(BOOKKEEPING.is_sorted());
-    }
 
     #[test]
     fn a_turn_begins_with_what_the_user_asked_and_with_nothing_else() {

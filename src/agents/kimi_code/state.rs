@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::records::{number, string};
+use super::values::{number, string};
 use crate::session::{AgentKind, Damage, DamageClass, Place};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{StoreDir, read_small};

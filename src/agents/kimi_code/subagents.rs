@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 
 use super::ends;
 use super::layout::{AGENTS, MAIN};
-use super::records::{Whose, string};
+use super::messages::Whose;
 use super::state::{LONGEST, STATE};
+use super::values::string;
 use super::wire::WIRE;
 use crate::session::{AgentKind, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::items;
-use super::records::{self, Body, Edge, RECORDS, Record, Whose};
+use super::messages::Whose;
+use super::records::{self, Body, Edge, RECORDS, Record};
 use crate::render::{self, Length};
 use crate::session::{AgentKind, FileHash, FileView, Result, Turn};
 use crate::transcript::metrics::count_parse;

@@ -1,0 +1,28 @@
+//! Values of the client's JSON, which it reads less strictly than serde_json does.
+
+use serde_json::value::RawValue;
+
+use crate::agents::json;
+
+/// A JSON string's text; a lone surrogate, which the client writes and reads, becomes U+FFFD.
+pub(super) fn string(raw: &RawValue) -> Option<String> {
+    let json = raw.get();
+    if !json.starts_with('"') {
+        return None;
+    }
+    match serde_json::from_str(json) {
+        Ok(text) => Some(text),
+        Err(_) => serde_json::from_str(&json::readable(json)).ok(),
+    }
+}
+
+/// A whole number, also where it is written with a fraction.
+pub(super) fn number(raw: &RawValue) -> Option<i64> {
+    let json = raw.get();
+    json.parse().ok().or_else(|| json.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| n as i64))
+}
+
+/// A text as it is, anything else as JSON.
+pub(super) fn spelled(raw: &RawValue) -> String {
+    string(raw).unwrap_or_else(|| raw.get().to_owned())
+}
