@@ -323,7 +323,9 @@ fn a_damaged_session_on_a_mount_shows_its_bytes_and_refuses_the_rest() {
         // A verdict is not permanent.
         sample.change(|lines| drop(lines.remove(victim(&sample))));
         let names = fs::read_dir(dir.join("turns"));
-        if sample.name != "a_plain4" && names.is_err() {
+        // Records that are numbered, or that name the one before them, leave a hole.
+        let leaves_hole = sample.name == "a_plain4" || sample.agent == ClaudeCode;
+        if !leaves_hole && names.is_err() {
             panic!("{of}: still refused after the line went: {names:?}");
         }
         mount.stop();

@@ -26,7 +26,14 @@ fn a_link_to_a_device_or_a_fifo_in_the_place_of_a_transcript_is_listed_and_not_o
             match kind {
                 "link" => symlink("/dev/null", &sample.transcript).unwrap(),
                 "fifo" => fifo(&sample.transcript),
-                _ if sample.agent == AgentKind::Codex || sample.agent == AgentKind::OpenMax => continue,
+                // Not a file, so not a session.
+                _ if matches!(
+                    sample.agent,
+                    AgentKind::Codex | AgentKind::OpenMax | AgentKind::ClaudeCode
+                ) =>
+                {
+                    continue;
+                }
                 _ => fs::create_dir(&sample.transcript).unwrap(),
             }
             let listed = sample.listed();

@@ -64,7 +64,10 @@ impl Sample {
             }
             AgentKind::Codex => expected["rollout"].as_str().unwrap().to_owned(),
             AgentKind::OpenMax => format!("sessions/{id}.messages.json"),
-            AgentKind::ClaudeCode => format!("projects/-home-dev-repos-team-proj-alpha/{id}.jsonl"),
+            AgentKind::ClaudeCode => {
+                let slug = expected["project"].as_str().unwrap().replace('/', "-");
+                format!("projects/{slug}/{id}.jsonl")
+            }
         });
         assert!(transcript.is_file(), "{}", transcript.display());
         let mut sample = Sample { agent, name, store, id, transcript, expected };

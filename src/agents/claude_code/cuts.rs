@@ -259,7 +259,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
         Some(prefix) => Step::KeepPrefix { file: file.clone(), bytes: prefix.bytes },
         None => {
             let parts = cutting.parts(tree, &tree.path, n as usize, None, None);
-            Step::Replace { file: file.clone(), content: Content::Parts(parts) }
+            Step::Overwrite { file: file.clone(), content: Content::Parts(parts) }
         }
     };
     Ok(Plan {

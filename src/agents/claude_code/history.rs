@@ -209,15 +209,26 @@ impl<'t> Reading<'t> {
         let Some(damage) = self.damages.iter().find(|damage| !damage.class.is_torn()) else {
             return turns.len();
         };
-        let end = |turn: &Turn| turn.ranges().map(|(_, span)| span.end).max().unwrap_or(0);
-        let sound = turns.iter().take_while(|turn| end(turn) <= damage.byte).count();
-        match self.tree.dangling {
-            Some(_) if !self.last_has_ended(turns) => sound.min(turns.len().saturating_sub(1)),
-            _ => sound,
+        // What the client notes behind an answer is no part of the turn.
+        let mut ends = vec![0; turns.len()];
+        for (line, owner) in self.tree.lines.iter().zip(&self.tree.owners) {
+            if let Owner::Turn(n) = owner
+                && line.node().is_some()
+            {
+                ends[*n as usize] = line.end;
+            }
+        }
+        let sound = ends.iter().take_while(|end| **end <= damage.byte).count();
+        // Where nothing of the conversation comes behind the damage, it may have been part of the last turn.
+        let goes_on =
+            self.tree.path.story.last().is_some_and(|last| self.tree.lines[*last].start > damage.byte);
+        match goes_on || self.last_has_ended(turns) {
+            true => sound,
+            false => sound.min(turns.len().saturating_sub(1)),
         }
     }
 
-    /// Whether the client noted that the last turn before a hole had ended there.
+    /// Whether the client noted that the last turn had ended where it does.
     fn last_has_ended(&self, turns: &[Turn]) -> bool {
         let lines = self.tree.lines;
         let Some(end) = self.tree.path.story.last().copied() else { return false };
