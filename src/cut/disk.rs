@@ -36,8 +36,8 @@ const LONGEST_SLURP: usize = 256 << 20;
 pub(super) struct Tree {
     path: PathBuf,
     dir: OwnedFd,
-    /// Of a store; nowhere else links are followed.
-    links: Option<place::Links>,
+    /// The links that are followed: those of a store, and nowhere else any.
+    links: place::Links,
     /// turnfs's own: what another user may have put there is refused.
     private: bool,
 }
@@ -48,19 +48,19 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Refusal::io("opening", path, e.into()))?;
-        Ok(Tree { path: path.to_owned(), dir, links: None, private: false })
+        Ok(Tree { path: path.to_owned(), dir, links: place::Links::of(Owner::Nobody), private: false })
     }
 
     /// Opens a store's root. Links below it are followed as they are for reading.
     pub fn store(path: &Path) -> Result<Tree> {
         let tree = Tree::open(path)?;
         let links = place::Links::of(Owner::of(&tree.dir));
-        Ok(Tree { links: Some(links), ..tree })
+        Ok(Tree { links, ..tree })
     }
 
     /// A directory of turnfs's own, which is open already and passed [`private::check_dir`].
     pub fn private(dir: OwnedFd, path: &Path) -> Tree {
-        Tree { path: path.to_owned(), dir, links: None, private: true }
+        Tree { path: path.to_owned(), dir, links: place::Links::of(Owner::Nobody), private: true }
     }
 
     /// Makes the directory itself accessible to its owner only.
@@ -75,8 +75,7 @@ impl Tree {
             return self.private_sub(relative);
         }
         let dir = self.folder("opening", relative)?;
-        let links = self.links.is_some().then(|| place::Links::of(Owner::of(&self.dir)));
-        Ok(Tree { path: self.path.join(relative), dir, links, private: false })
+        Ok(Tree { path: self.path.join(relative), dir, links: self.links.anew(), private: false })
     }
 
     fn private_sub(&self, relative: &Path) -> Result<Tree> {

@@ -1,14 +1,14 @@
 //! Where a path in a tree leads. In a store links are followed (`transcript::locate`); each is resolved once and its
 //! end held for as long as the tree is, so that a cut works in one place even if the link is changed meanwhile.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -43,6 +43,11 @@ impl Links {
         Links { owner, held: Mutex::default() }
     }
 
+    /// Of another handle on the same tree.
+    pub fn anew(&self) -> Links {
+        Links::of(self.owner)
+    }
+
     /// The link that is `path`, if that is to be followed, or the one nearest above it.
     fn above(&self, path: &Path, last: Last) -> Option<Held> {
         let held = self.held.lock();
@@ -52,21 +57,18 @@ impl Links {
         let above = held.iter().filter(counts);
         above.max_by_key(|link| link.seen.path.components().count()).cloned()
     }
-
-    pub fn seen(&self) -> Vec<LinkSeen> {
-        self.held.lock().iter().map(|link| link.seen.clone()).collect()
-    }
 }
 
 impl Tree {
     /// The directory that holds `relative`, and its name there.
     pub(super) fn place(&self, relative: &Path, last: Last) -> Result<(Arc<OwnedFd>, OsString), Stop> {
-        let Some(links) = &self.links else {
-            let (dir, name) = plain(&self.dir, relative)?;
-            return Ok((Arc::new(dir), name));
-        };
+        let links = &self.links;
+        if links.owner == Owner::Nobody {
+            let place = transcript::locate(self.dir.as_fd(), Owner::Nobody, relative, Last::AsItIs)?;
+            return Ok((Arc::new(place.dir), place.name));
+        }
         if let Some((file, suffix)) = file_of_temporary(relative)
-            && let Some(End::File(dir, name)) = self.file_link(links, &file)?
+            && let Some(End::File(dir, name)) = self.file_link(&file)?
         {
             let mut temporary = OsString::from(".");
             temporary.push(name);
@@ -86,13 +88,6 @@ impl Tree {
             if rest.as_os_str().is_empty() {
                 let dir = start.try_clone().map_err(errno)?;
                 return Ok((Arc::new(dir), ".".into()));
-            }
-            match plain(start, rest) {
-                Ok((dir, name)) if last == Last::AsItIs || !is_link(&dir, &name) => {
-                    return Ok((Arc::new(dir), name));
-                }
-                Ok(_) | Err(Errno::LOOP | Errno::NOTDIR) => {}
-                Err(errno) => return Err(errno.into()),
             }
             let place = transcript::locate(start.as_fd(), links.owner, rest, last)?;
             let Some(first) = place.links.first() else {
@@ -119,19 +114,19 @@ impl Tree {
     }
 
     /// Where a link to a file leads; `None` if `file` is none.
-    fn file_link(&self, links: &Links, file: &Path) -> Result<Option<End>, Stop> {
+    fn file_link(&self, file: &Path) -> Result<Option<End>, Stop> {
         match self.place(file, Last::Followed) {
             // Whether it is there or not does not matter here.
             Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
             place => drop(place?),
         }
-        let held = links.above(file, Last::Followed).filter(|held| held.seen.path == file);
+        let held = self.links.above(file, Last::Followed).filter(|held| held.seen.path == file);
         Ok(held.map(|held| held.end).filter(|end| matches!(end, End::File(..))))
     }
 
     /// The links that were followed so far.
     pub fn links(&self) -> Vec<LinkSeen> {
-        self.links.as_ref().map(Links::seen).unwrap_or_default()
+        self.links.held.lock().iter().map(|link| link.seen.clone()).collect()
     }
 
     /// Makes sure that links lead where they led when they were noted.
@@ -167,27 +162,6 @@ impl Tree {
 
 fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
-}
-
-/// Walks down component by component and follows nothing.
-fn plain(start: &OwnedFd, relative: &Path) -> Result<(OwnedFd, OsString), Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut dir = start.try_clone().map_err(errno)?;
-    let mut names = relative.components().peekable();
-    while let Some(component) = names.next() {
-        match component {
-            Component::CurDir => {}
-            Component::Normal(name) if names.peek().is_none() => return Ok((dir, name.to_owned())),
-            Component::Normal(name) => dir = rustix::fs::openat(&dir, name, flags, Mode::empty())?,
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return Err(Errno::XDEV),
-        }
-    }
-    Ok((dir, ".".into()))
-}
-
-fn is_link(dir: &OwnedFd, name: &OsStr) -> bool {
-    let found = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
 fn end_of(dir: OwnedFd, name: OsString) -> Result<End, Errno> {
