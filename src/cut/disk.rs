@@ -58,13 +58,31 @@ impl Tree {
         Ok(Tree { links, ..tree })
     }
 
-    /// A directory of turnfs's own, which is open already and passed [`private::check_dir`].
-    pub fn private(dir: OwnedFd, path: &Path) -> Tree {
-        Tree { path: path.to_owned(), dir, links: place::Links::of(Owner::Nobody), private: true }
+    /// A directory of turnfs's own, not reached through a link; `None` if nothing is there.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPrivate`] where another user may have put things there.
+    pub fn private(path: &Path) -> Result<Option<Tree>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(dir) => Tree::checked(dir, path).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(private::opening(path, errno, true)),
+        }
+    }
+
+    fn checked(dir: OwnedFd, path: &Path) -> Result<Tree> {
+        let links = place::Links::of(Owner::Nobody);
+        let tree = Tree { path: path.to_owned(), dir, links, private: true };
+        private::check_dir(&tree.facts()?, path)?;
+        Ok(tree)
     }
 
     /// Makes the directory itself accessible to its owner only.
     pub fn close_to_others(&self) -> Result<()> {
+        if self.facts()?.st_mode & 0o077 == 0 {
+            return Ok(());
+        }
         let close = || Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?);
         self.change("mode", "closing to others", Path::new(""), close)
     }
@@ -79,16 +97,14 @@ impl Tree {
     }
 
     fn private_sub(&self, relative: &Path) -> Result<Tree> {
-        let mut tree = Tree::private(self.folder("opening", Path::new(""))?, &self.path);
+        let mut tree = Tree::checked(self.folder("opening", Path::new(""))?, &self.path)?;
         for name in relative.components() {
             let path = tree.path.join(name);
             let dir = match tree.folder("opening", Path::new(&name)) {
                 Err(Refusal::Io { errno, .. }) => return Err(private::opening(&path, errno, true)),
                 dir => dir?,
             };
-            let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &path, e.into()))?;
-            private::check_dir(&facts, &path)?;
-            tree = Tree::private(dir, &path);
+            tree = Tree::checked(dir, &path)?;
         }
         Ok(tree)
     }
@@ -174,7 +190,7 @@ impl Tree {
     }
 
     fn open_file(&self, relative: &Path, access: OFlags) -> Result<Option<Open>> {
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Some((dir, name)) = self.at_if_there("opening", relative, Last::Followed)? else {
             return Ok(None);
         };
@@ -192,7 +208,22 @@ impl Tree {
                 Ok(Some(Open::of(File::from(fd), self.path.join(relative))))
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(e) => Err(self.error("opening", relative, e.into())),
+            Err(errno) if self.private => Err(private::opening(&self.path.join(relative), errno, false)),
+            Err(errno) => Err(self.error("opening", relative, errno.into())),
+        }
+    }
+
+    /// As [`Tree::write`]; makes the file, 0600, if it is not there.
+    pub fn open_or_create(&self, relative: &Path) -> Result<Open> {
+        loop {
+            if let Some(open) = self.write(relative)? {
+                return Ok(open);
+            }
+            match self.create(relative) {
+                // Somebody else made it in this moment.
+                Err(Refusal::Io { errno: Errno::EXIST, .. }) => {}
+                made => return made,
+            }
         }
     }
 

@@ -56,7 +56,7 @@ impl Gated {
         };
         let made_gate = store.stat(gate)?.is_none();
         let _gate = Gated::enter(store, gate)?;
-        let Some(held) = Flock::within(open_or_create(store, file)?, Duration::ZERO)? else {
+        let Some(held) = Flock::within(store.open_or_create(file)?, Duration::ZERO)? else {
             return Ok(None);
         };
         let store = store.sub(Path::new(""))?;
@@ -65,7 +65,7 @@ impl Gated {
     }
 
     fn enter(store: &Tree, gate: &Path) -> Result<Flock> {
-        let held = Flock::within(open_or_create(store, gate)?, PATIENCE)?;
+        let held = Flock::within(store.open_or_create(gate)?, PATIENCE)?;
         held.ok_or_else(|| Refusal::StoreLocked { what: gate.display().to_string() })
     }
 }
@@ -88,19 +88,6 @@ impl Drop for Gated {
         if let Err(refusal) = leave() {
             log::warn!("the lock file {} stays: {refusal}", self.file.display());
         }
-    }
-}
-
-fn open_or_create(store: &Tree, file: &Path) -> Result<Open> {
-    match store.write(file)? {
-        Some(open) => Ok(open),
-        None => match store.create(file) {
-            // Somebody made it in this moment.
-            Err(Refusal::Io { errno: rustix::io::Errno::EXIST, .. }) => {
-                store.write(file)?.ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() })
-            }
-            other => other,
-        },
     }
 }
 

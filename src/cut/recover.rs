@@ -67,7 +67,7 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
 /// # Errors
 /// What prevents reading turnfs's own state.
 pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
-    let Some((tree, _)) = state.look()? else { return Ok(Vec::new()) };
+    let Some(tree) = state.look()? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for folder in Folder::all_in(&tree)? {
         let who = match folder.identity()? {

@@ -19,13 +19,12 @@
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::disk::Tree;
 use super::journal::{Record, SessionIdentity, VERSION};
 use super::lease::{Flock, PATIENCE};
-use super::private::{self, PrivateDir};
+use super::private::PrivateDir;
 use crate::host::Environment;
 use crate::session::{Refusal, Result, SessionKey};
 
@@ -71,24 +70,14 @@ impl StateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`] when somebody else may have put things there.
     pub(super) fn open(&self) -> Result<Option<Tree>> {
-        let Some((tree, mode)) = self.look()? else { return Ok(None) };
-        if mode & 0o077 != 0 {
-            tree.close_to_others()?;
-        }
-        Ok(Some(tree))
+        let tree = self.look()?;
+        tree.as_ref().map(Tree::close_to_others).transpose()?;
+        Ok(tree)
     }
 
-    /// As [`StateDir::open`], with its mode; changes nothing.
-    pub(super) fn look(&self) -> Result<Option<(Tree, u32)>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = match rustix::fs::open(&self.path, flags, Mode::empty()) {
-            Ok(dir) => dir,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(private::opening(&self.path, errno, true)),
-        };
-        let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &self.path, e.into()))?;
-        private::check_dir(&facts, &self.path)?;
-        Ok(Some((Tree::private(dir, &self.path), facts.st_mode)))
+    /// As [`StateDir::open`]; changes nothing.
+    pub(super) fn look(&self) -> Result<Option<Tree>> {
+        Tree::private(&self.path)
     }
 
     /// The directory itself, for what is no session's; `None` if it was never made.
@@ -96,7 +85,7 @@ impl StateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`] when somebody else may have put things there.
     pub fn private(&self) -> Result<Option<PrivateDir>> {
-        PrivateDir::open(&self.path)
+        self.look()?.map(PrivateDir::of).transpose()
     }
 
     /// As [`StateDir::private`], making it first if need be.
@@ -104,7 +93,7 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::private`], and what prevents making it.
     pub fn private_or_made(&self) -> Result<PrivateDir> {
-        PrivateDir::open_or_make(&self.path)
+        PrivateDir::of(self.open_or_make()?)
     }
 
     /// Opens it, making it first if need be.
@@ -219,19 +208,7 @@ impl Folder {
 
     /// Takes the lock if it is free within `patience`.
     pub fn lock(self, patience: std::time::Duration) -> Result<Option<Locked>> {
-        let path = Path::new(LOCK);
-        let lock = match self.tree.write(path)? {
-            Some(lock) => lock,
-            None => match self.tree.create(path) {
-                Ok(lock) => lock,
-                // Another process made it in this moment.
-                Err(Refusal::Io { errno: Errno::EXIST, .. }) => match self.tree.write(path)? {
-                    Some(lock) => lock,
-                    None => return Ok(None),
-                },
-                Err(e) => return Err(e),
-            },
-        };
+        let lock = self.tree.open_or_create(Path::new(LOCK))?;
         Ok(Flock::within(lock, patience)?.map(|lock| Locked { folder: self, _lock: lock }))
     }
 }
