@@ -254,20 +254,15 @@ impl ApplyContext<'_> {
         growth_at: u64,
         old: &Open,
     ) -> Result<()> {
-        let temporary = temporary_name(&change.file);
-        self.store.unlink(&temporary)?;
-        let copy = self.store.create(&temporary)?;
-        copy.copy_from(open, 0, change.keep, 0)?;
-        copy.copy_from(old, 0, old.len()?, change.keep)?;
-        let grown = open.len()?.saturating_sub(growth_at);
-        copy.copy_from(open, growth_at, grown, from.len)?;
-        copy.make_like(open)?;
-        if grown == 0 {
-            copy.set_mtime(from.mtime)?;
-        }
-        copy.sync()?;
-        self.store.rename(&temporary, &change.file, true)?;
-        self.store.sync_parent(&change.file)?;
+        let fill = |copy: &Open| {
+            copy.copy_from(open, 0, change.keep, 0)?;
+            copy.copy_from(old, 0, old.len()?, change.keep)?;
+            let grown = open.len()?.saturating_sub(growth_at);
+            copy.copy_from(open, growth_at, grown, from.len)?;
+            copy.make_like(open)?;
+            if grown == 0 { copy.set_mtime(from.mtime) } else { Ok(()) }
+        };
+        let copy = self.store.replace(&change.file, &temporary_name(&change.file), fill, || Ok(()))?;
         self.take_in_old(change, from, &copy)
     }
 
@@ -354,27 +349,16 @@ impl ApplyContext<'_> {
         }
     }
 
-    /// A new file beside, fsynced, renamed into place, the directory fsynced.
+    /// A new file in the place of the changed one.
     fn put(&self, change: &FileChange, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
-        let temporary = temporary_name(&change.file);
         self.store.ensure_parents(&change.file)?;
-        let open = self.store.create(&temporary)?;
         let source = self.tail(tail)?;
-        let write = || -> Result<()> {
-            open.copy_from(&source, 0, source.len()?, 0)?;
-            open.set_owner_and_mode(image.uid, image.gid, image.mode)?;
-            if let Some(mtime) = mtime {
-                open.set_mtime(mtime)?;
-            }
-            open.sync()?;
-            self.store.rename(&temporary, &change.file, true)
+        let fill = |new: &Open| {
+            new.copy_from(&source, 0, source.len()?, 0)?;
+            new.set_owner_and_mode(image.uid, image.gid, image.mode)?;
+            mtime.map_or(Ok(()), |mtime| new.set_mtime(mtime))
         };
-        if let Err(refusal) = write() {
-            // The roll-back removes it too; a full disk is given its space back at once.
-            let _ = self.store.unlink(&temporary);
-            return Err(refusal);
-        }
-        self.store.sync_parent(&change.file)
+        self.store.replace(&change.file, &temporary_name(&change.file), fill, || Ok(())).map(drop)
     }
 }
 

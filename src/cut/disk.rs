@@ -423,25 +423,42 @@ impl Tree {
         Ok(Some(bytes))
     }
 
-    /// Puts a small file of turnfs's own in place: beside, fsync, rename, fsync of the directory.
+    /// Puts a small file of turnfs's own in place, durable when this returns.
     pub fn put(&self, relative: &Path, bytes: &[u8]) -> Result<()> {
         let temporary = relative.with_extension("new");
-        // What a crash left of an earlier try.
-        if self.stat(&temporary)?.is_some() {
-            self.unlink(&temporary)?;
-        }
-        let file = self.create(&temporary)?;
-        let write = || -> Result<()> {
-            file.write_all(bytes, 0)?;
-            file.sync()?;
-            self.rename(&temporary, relative, true)
+        self.replace(relative, &temporary, |new| new.write_all(bytes, 0), || Ok(())).map(drop)
+    }
+
+    /// Puts a new file in the place of `file`, durable when this returns: made and filled by `fill` under the name
+    /// `temporary` beside, fsynced, renamed, its directory fsynced. `last_look` may still refuse right before the rename.
+    pub fn replace(
+        &self,
+        file: &Path,
+        temporary: &Path,
+        fill: impl FnOnce(&Open) -> Result<()>,
+        last_look: impl FnOnce() -> Result<()>,
+    ) -> Result<Open> {
+        let new = match self.create(temporary) {
+            // What a crash left of an earlier try.
+            Err(Refusal::Io { errno: Errno::EXIST, .. }) => {
+                self.unlink(temporary)?;
+                self.create(temporary)?
+            }
+            new => new?,
         };
-        if let Err(refusal) = write() {
+        let rename = || -> Result<()> {
+            fill(&new)?;
+            new.sync()?;
+            last_look()?;
+            self.rename(temporary, file, true)
+        };
+        if let Err(refusal) = rename() {
             // On a full disk its space is wanted back at once; the next try removes it otherwise.
-            let _ = self.unlink(&temporary);
+            let _ = self.unlink(temporary);
             return Err(refusal);
         }
-        self.sync_parent(relative)
+        self.sync_parent(file)?;
+        Ok(new)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{Tree, temporary};
+use super::disk::{Open, Tree, temporary};
 use super::journal::{Direction, EntryChange, Record, StoreLock};
 use super::lease::{HeldByWriter, HeldLocks, OnWriter};
 use super::state::Locked;
@@ -147,29 +147,19 @@ fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
         .ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
 }
 
-/// A new index beside, fsynced, renamed over the old one, with its owner and mode. Not every store has a lock
+/// A new index in the place of the old one, with its owner and mode. Not every store has a lock
 /// for its index, so it is looked at once more right before: nobody's change in between is lost.
 fn write(store: &Tree, index: &Path, before: &[u8], bytes: &[u8]) -> Result<()> {
     let facts = store.stat(index)?.ok_or_else(|| Refusal::NotFound { what: index.display().to_string() })?;
-    let temporary = temporary_name(index);
-    // What a crash left of an earlier try.
-    store.unlink(&temporary)?;
-    let open = store.create(&temporary)?;
-    let put = || -> Result<()> {
-        open.write_all(bytes, 0)?;
-        open.set_owner_and_mode(facts.st_uid, facts.st_gid, facts.st_mode & 0o7777)?;
-        open.sync()?;
-        if read(store, index)? != before {
-            return Err(Refusal::Changed { what: index.display().to_string() });
-        }
-        store.rename(&temporary, index, true)
+    let fill = |new: &Open| {
+        new.write_all(bytes, 0)?;
+        new.set_owner_and_mode(facts.st_uid, facts.st_gid, facts.st_mode & 0o7777)
     };
-    if let Err(refusal) = put() {
-        // A full disk is given its space back at once.
-        let _ = store.unlink(&temporary);
-        return Err(refusal);
-    }
-    store.sync_parent(index)
+    let last_look = || match read(store, index)? == before {
+        true => Ok(()),
+        false => Err(Refusal::Changed { what: index.display().to_string() }),
+    };
+    store.replace(index, &temporary_name(index), fill, last_look).map(drop)
 }
 
 /// Clients ignore `*.tmp`.
