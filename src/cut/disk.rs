@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::{fault, private};
 use crate::session::{Refusal, Result};
-use crate::transcript::{Last, Owner, Stop};
+use crate::transcript::{self, Entry, EntryKind, Last, Owner, Stop};
 
 pub(super) use open::{CHUNK, Open};
 
@@ -116,7 +116,7 @@ impl Tree {
     /// The path of `relative` without any link.
     pub fn real_path(&self, relative: &Path) -> Result<PathBuf> {
         let (dir, name) = self.at("looking at", relative)?;
-        let dir = crate::transcript::path_of(dir.as_fd());
+        let dir = transcript::path_of(dir.as_fd());
         let gone = || self.error("looking at", relative, Errno::NOENT.into());
         Ok(dir.ok_or_else(gone)?.join(name))
     }
@@ -354,40 +354,20 @@ impl Tree {
         if self.stat(relative)?.is_none() {
             return Ok(());
         }
-        for (name, kind) in self.list(relative)? {
-            let child = relative.join(name);
-            match kind {
-                FileType::Directory => self.remove_dir(&child)?,
+        for entry in self.list(relative)? {
+            let child = relative.join(entry.name);
+            match entry.kind {
+                EntryKind::Dir => self.remove_dir(&child)?,
                 _ => self.unlink(&child)?,
             }
         }
         self.remove(relative, AtFlags::REMOVEDIR)
     }
 
-    /// Names and kinds in a directory, sorted by name.
-    pub fn list(&self, relative: &Path) -> Result<Vec<(OsString, FileType)>> {
-        use std::os::unix::ffi::OsStringExt as _;
+    /// The names in a directory, sorted.
+    pub fn list(&self, relative: &Path) -> Result<Vec<Entry>> {
         let dir = self.folder("listing", relative)?;
-        let list = || -> io::Result<Vec<(OsString, FileType)>> {
-            let mut found = Vec::new();
-            for entry in rustix::fs::Dir::read_from(&dir)? {
-                let entry = entry?;
-                let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
-                if name == "." || name == ".." {
-                    continue;
-                }
-                let kind = match entry.file_type() {
-                    FileType::Unknown => FileType::from_raw_mode(
-                        rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
-                    ),
-                    known => known,
-                };
-                found.push((name, kind));
-            }
-            found.sort_by(|(a, _), (b, _)| a.cmp(b));
-            Ok(found)
-        };
-        list().map_err(|e| self.error("listing", relative, e))
+        transcript::list(dir).map_err(|errno| self.error("listing", relative, errno.into()))
     }
 
     /// Makes the names in a directory durable.

@@ -35,8 +35,8 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
     for folder in Folder::all(state)? {
         let names = folder.tree.list(Path::new(""))?;
         // Also one that could not be read and was put aside, and one that was not finished.
-        let has_journal = names.iter().any(|(name, _)| name.to_string_lossy().starts_with("journal"));
-        let has_copy = names.iter().any(|(name, _)| name == BRANCH);
+        let has_journal = names.iter().any(|entry| entry.name.to_string_lossy().starts_with("journal"));
+        let has_copy = names.iter().any(|entry| entry.name == BRANCH);
         if !has_journal && !has_copy && folder.numbers()? == undone::counting_numbers(&folder)? {
             continue;
         }
@@ -235,7 +235,7 @@ fn set_aside(locked: &Locked) -> Result<()> {
 }
 
 fn bad_journals(tree: &Tree) -> Result<Vec<String>> {
-    let names = tree.list(Path::new(""))?.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
+    let names = tree.list(Path::new(""))?.into_iter().map(|entry| entry.name.to_string_lossy().into_owned());
     let bad = names.filter(|name| name.starts_with(BAD_JOURNAL));
     Ok(bad
         .map(|name| {
@@ -276,5 +276,5 @@ fn holds_findings(locked: &Locked, number: u32) -> Result<bool> {
         return Ok(false);
     }
     let names = locked.tree().list(&files)?;
-    Ok(names.iter().any(|(name, _)| name.to_string_lossy().contains(".found-")))
+    Ok(names.iter().any(|entry| entry.name.to_string_lossy().contains(".found-")))
 }

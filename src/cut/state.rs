@@ -183,7 +183,7 @@ impl Folder {
         }
         let sessions = tree.sub(sessions)?;
         let names = sessions.list(Path::new(""))?;
-        names.into_iter().map(|(name, _)| Ok(Folder { tree: sessions.sub(Path::new(&name))? })).collect()
+        names.iter().map(|entry| Ok(Folder { tree: sessions.sub(Path::new(&entry.name))? })).collect()
     }
 
     /// Whether the folder was made for a session of exactly this store, and not for one that stood at the same
@@ -283,7 +283,7 @@ impl Folder {
         }
         let names = self.tree.list(undone)?;
         let mut numbers: Vec<u32> =
-            names.iter().filter_map(|(name, _)| name.to_str()?.parse::<u32>().ok()).collect();
+            names.iter().filter_map(|entry| entry.name.to_str()?.parse::<u32>().ok()).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }

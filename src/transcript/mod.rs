@@ -18,7 +18,7 @@ mod walk;
 pub use blocks::{Blocks, Evidence};
 pub use compressed::{is_packed, plain, plain_stream};
 pub use damaged::{Format, Inspector, is_deeper, is_json};
-pub use open::{Entry, EntryKind, StoreDir};
+pub use open::{Entry, EntryKind, StoreDir, list};
 pub use passes::Passes;
 #[cfg(any(test, feature = "faults"))]
 pub use racy::set_racy_window;
