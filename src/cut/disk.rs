@@ -29,7 +29,7 @@ const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 
 /// Longest file that is read whole, bytes: an index that sessions share, a journal, a list of removed turns. Real
 /// ones have kilobytes.
-const LONGEST_SLURP: usize = 256 << 20;
+const LONGEST_SLURP: u64 = 256 << 20;
 
 /// A directory held open; all paths are relative to it.
 #[derive(Debug)]
@@ -394,13 +394,8 @@ impl Tree {
     /// EFBIG if it is longer than [`LONGEST_SLURP`]; and what prevents reading.
     pub fn read_to_vec(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
         let Some(open) = self.read(relative)? else { return Ok(None) };
-        let Some(len) = usize::try_from(open.len()?).ok().filter(|len| *len <= LONGEST_SLURP) else {
-            return Err(self.error("reading", relative, Errno::FBIG.into()));
-        };
-        let mut bytes = vec![0; len];
-        let read = open.read_full(&mut bytes, 0)?;
-        bytes.truncate(read);
-        Ok(Some(bytes))
+        let read = transcript::read_whole(&open.file, LONGEST_SLURP).map(Some);
+        read.map_err(|e| self.error("reading", relative, e))
     }
 
     /// Puts a small file of turnfs's own in place, durable when this returns.

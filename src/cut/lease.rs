@@ -291,6 +291,20 @@ impl HeldLocks {
         self.files.get(file).map(|hold| &hold.open)
     }
 
+    /// Lets `act` read a file of the store: as these hands hold it, for a leased file cannot be opened twice. `None` if
+    /// it is not there.
+    pub fn read<T>(
+        &self,
+        store: &Tree,
+        file: &Path,
+        act: impl FnOnce(&Open) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.file(file) {
+            Some(open) => act(open).map(Some),
+            None => store.read(file)?.as_ref().map(act).transpose(),
+        }
+    }
+
     /// Whether a program waits to write to a file that these hands hold with a lease.
     pub fn writer_waits(&self, file: &Path) -> bool {
         self.files.get(file).is_some_and(Hold::writer_waits)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::disk::{Open, Tree, mtime};
 use super::journal::{Direction, FileChange, How, Image, Seen};
 use super::lease::HeldLocks;
-use super::scan::{Scan, scan_file};
+use super::scan::{Passed, Scan, scan_file};
 use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
 use crate::transcript;
 
@@ -190,7 +190,7 @@ impl LockedSources {
     ) -> Result<(u64, FileHash, Tail)> {
         match content {
             Content::Bytes(bytes) => {
-                let hash = FileHash(xxhash_rust::xxh3::xxh3_128(bytes));
+                let hash = FileHash::of(bytes);
                 Ok((bytes.len() as u64, hash, Tail::Bytes(bytes.clone())))
             }
             Content::Prefix { file, bytes } => {
@@ -199,17 +199,13 @@ impl LockedSources {
                 Ok((len, hash, Tail::Prefix { file: file.clone(), bytes: *bytes, newline }))
             }
             Content::Parts(parts) => {
-                let mut gathered = Gathered::default();
+                let mut passed = Passed::default();
                 each_part(store, hands, parts, |bytes| {
-                    gathered.add(bytes);
+                    passed.add(bytes);
                     Ok(())
                 })?;
-                let newline = gathered.last.is_some_and(|last| last != b'\n');
-                if newline {
-                    gathered.add(b"\n");
-                }
-                let hash = FileHash(gathered.hash.digest128());
-                Ok((gathered.len, hash, Tail::Parts { parts: parts.clone(), newline }))
+                let (len, hash, newline) = passed.finished();
+                Ok((len, hash, Tail::Parts { parts: parts.clone(), newline }))
             }
             Content::Whole { file } => {
                 let scan = self.scan(store, hands, file)?.ok_or_else(|| gone(file))?;
@@ -241,15 +237,9 @@ impl Resolved {
     pub fn back_up(&self, index: usize, store: &Tree, hands: &HeldLocks, backup: &Tree) -> Result<()> {
         let before = backup.create(&Direction::Undo.start_tail(index))?;
         if let Some(image) = self.change.before {
-            let opened;
-            let source = match hands.file(&self.change.file) {
-                Some(open) => open,
-                None => {
-                    opened = store.read(&self.change.file)?.ok_or_else(|| gone(&self.change.file))?;
-                    &opened
-                }
-            };
-            before.copy_from(source, self.change.keep, image.len - self.change.keep, 0)?;
+            let FileChange { file, keep, .. } = &self.change;
+            let copy = |source: &Open| before.copy_from(source, *keep, image.len - keep, 0);
+            hands.read(store, file, copy)?.ok_or_else(|| gone(file))?;
         }
         before.sync()?;
         let after = backup.create(&Direction::Undo.goal_tail(index))?;
@@ -263,15 +253,8 @@ fn write_tail(store: &Tree, hands: &HeldLocks, tail: &Tail, into: &Open) -> Resu
         Tail::Nothing => Ok(()),
         Tail::Bytes(bytes) => into.write_all(bytes, 0),
         Tail::Prefix { file, bytes, newline } => {
-            let opened;
-            let source = match hands.file(file) {
-                Some(open) => open,
-                None => {
-                    opened = store.read(file)?.ok_or_else(|| gone(file))?;
-                    &opened
-                }
-            };
-            into.copy_from(source, 0, *bytes, 0)?;
+            let copy = |source: &Open| into.copy_from(source, 0, *bytes, 0);
+            hands.read(store, file, copy)?.ok_or_else(|| gone(file))?;
             if *newline { into.write_all(b"\n", *bytes) } else { Ok(()) }
         }
         Tail::Parts { parts, newline } => {
@@ -294,22 +277,6 @@ fn plain(store: &Tree, file: &Path) -> Result<Open> {
     let opened = transcript::StoreDir::open(store.path())?.ok_or_else(|| gone(file))?;
     let unpacked = transcript::plain(&opened, file)?.ok_or_else(|| gone(file))?;
     Ok(Open::of(unpacked, store.path().join(file)))
-}
-
-/// Length and hash of bytes that pass by.
-#[derive(Default)]
-struct Gathered {
-    hash: xxhash_rust::xxh3::Xxh3,
-    len: u64,
-    last: Option<u8>,
-}
-
-impl Gathered {
-    fn add(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
-        self.len += bytes.len() as u64;
-        self.last = bytes.last().copied().or(self.last);
-    }
 }
 
 /// Gives the bytes of all parts to `each`, in order, in pieces of bounded size.

@@ -9,23 +9,42 @@ use super::lease::HeldLocks;
 use crate::session::{FileHash, Result};
 
 /// What one pass over a file found.
-#[derive(Debug)]
 pub(super) struct Scan {
     /// Bytes read.
     pub len: u64,
     /// Of all of them.
     pub hash: FileHash,
-    marks: Vec<Mark>,
+    marks: Vec<Passed>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    at: u64,
-    hash: FileHash,
-    /// The last byte before it.
+/// Bytes that have passed by.
+#[derive(Clone, Default)]
+pub(super) struct Passed {
+    len: u64,
+    hash: Xxh3,
     last: Option<u8>,
-    /// Of the bytes before it and one newline.
-    with_newline: FileHash,
+}
+
+impl Passed {
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        self.hash.update(bytes);
+        self.last = bytes.last().copied().or(self.last);
+    }
+
+    fn hash(&self) -> FileHash {
+        FileHash(self.hash.digest128())
+    }
+
+    /// Their length and hash, with a newline behind them if they are an unfinished line; and whether that was so.
+    pub fn finished(&self) -> (u64, FileHash, bool) {
+        let mut whole = self.clone();
+        let newline = self.last.is_some_and(|last| last != b'\n');
+        if newline {
+            whole.add(b"\n");
+        }
+        (whole.len, whole.hash(), newline)
+    }
 }
 
 impl Scan {
@@ -35,65 +54,44 @@ impl Scan {
         wanted.sort_unstable();
         wanted.dedup();
         let mut wanted = wanted.into_iter().peekable();
-        let mut found = Vec::new();
-        let mut hasher = Xxh3::new();
-        let (mut at, mut last) = (0, None);
+        let mut passed = Passed::default();
+        let mut marks = Vec::new();
         let mut buffer = vec![0; CHUNK];
         loop {
-            let got = file.read_full(&mut buffer, at)?;
+            let got = file.read_full(&mut buffer, passed.len)?;
             let mut bytes = &buffer[..got];
-            while let Some(mark) = wanted.next_if(|mark| *mark <= at + bytes.len() as u64) {
-                let (before, rest) = bytes.split_at((mark - at) as usize);
-                hasher.update(before);
-                last = before.last().copied().or(last);
-                at = mark;
+            while let Some(mark) = wanted.next_if(|mark| *mark <= passed.len + bytes.len() as u64) {
+                let (before, rest) = bytes.split_at((mark - passed.len) as usize);
+                passed.add(before);
+                marks.push(passed.clone());
                 bytes = rest;
-                let mut with_newline = hasher.clone();
-                with_newline.update(b"\n");
-                found.push(Mark {
-                    at,
-                    hash: FileHash(hasher.digest128()),
-                    last,
-                    with_newline: FileHash(with_newline.digest128()),
-                });
             }
-            hasher.update(bytes);
-            last = bytes.last().copied().or(last);
-            at += bytes.len() as u64;
+            passed.add(bytes);
             if got < buffer.len() {
                 break;
             }
         }
-        Ok(Scan { len: at, hash: FileHash(hasher.digest128()), marks: found })
+        Ok(Scan { len: passed.len, hash: passed.hash(), marks })
     }
 
     /// The hash of the first `len` bytes, if `len` was a mark and the file is that long.
     pub fn prefix(&self, len: u64) -> Option<FileHash> {
-        self.mark(len).map(|mark| mark.hash)
+        self.mark(len).map(Passed::hash)
     }
 
-    fn mark(&self, at: u64) -> Option<Mark> {
-        self.marks.iter().find(|mark| mark.at == at).copied()
+    fn mark(&self, len: u64) -> Option<&Passed> {
+        self.marks.iter().find(|mark| mark.len == len)
     }
 
-    /// Length and hash of the first `len` bytes, with a newline behind them if they are an unfinished
-    /// line; and whether that was so.
+    /// As [`Passed::finished`], of the first `len` bytes.
     pub fn finished_prefix(&self, len: u64) -> Option<(u64, FileHash, bool)> {
-        let mark = self.mark(len)?;
-        Some(match mark.last {
-            None | Some(b'\n') => (len, mark.hash, false),
-            Some(_) => (len + 1, mark.with_newline, true),
-        })
+        self.mark(len).map(Passed::finished)
     }
 }
 
-/// Scans a file of the store: through `hands` if they hold it (a leased file cannot be opened twice).
-/// `None` if it is not there.
+/// Scans a file of the store. `None` if it is not there.
 pub(super) fn scan_file(store: &Tree, hands: &HeldLocks, file: &Path, marks: &[u64]) -> Result<Option<Scan>> {
-    if let Some(open) = hands.file(file) {
-        return Scan::of(open, marks).map(Some);
-    }
-    store.read(file)?.map(|open| Scan::of(&open, marks)).transpose()
+    hands.read(store, file, |open| Scan::of(open, marks))
 }
 
 /// Whether a file of the store has exactly this length and hash; `None`: whether it is not there.

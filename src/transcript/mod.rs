@@ -103,14 +103,21 @@ pub fn read_full(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usi
 /// EFBIG if it is longer than `most` bytes; and what prevents reading.
 pub fn read_small(store: &StoreDir, file: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     let Some(opened) = store.file(file)? else { return Ok(None) };
+    let refuse = |error| Refusal::io("cannot read", &store.path().join(file), error);
+    read_whole(&opened, most).map(Some).map_err(refuse)
+}
+
+/// All bytes of an open file.
+///
+/// # Errors
+/// EFBIG if they are more than `most`; and what prevents reading.
+pub fn read_whole(file: &File, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = opened.take(most + 1).read_to_end(&mut bytes);
-    let path = store.path().join(file);
-    match read {
-        Ok(len) if len as u64 <= most => Ok(Some(bytes)),
-        Ok(_) => Err(Refusal::Io { action: "cannot read", path, errno: Errno::FBIG }),
-        Err(error) => Err(Refusal::io("cannot read", &path, error)),
+    // The file may grow meanwhile.
+    if file.metadata()?.len() > most || file.take(most + 1).read_to_end(&mut bytes)? as u64 > most {
+        return Err(Errno::FBIG.into());
     }
+    Ok(bytes)
 }
 
 /// Length and hash of a store's file as it is now; no length, and the hash of no bytes, if it is not there.
