@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::journal::{VERSION, path_text};
+use super::journal::VERSION;
 use super::state::{Folder, Locked, json};
-use crate::session::Result;
+use crate::session::{Result, path_text};
 
 const ADOPTED: &str = "adopted.json";
 

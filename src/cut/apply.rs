@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{CHUNK, Open, Tree};
 use super::entry;
-use super::journal::{Change, Direction, FileChange, How, Image, NewDir, NewFiles, StoredPath};
+use super::journal::{Change, Direction, FileChange, How, Image, NewDir, NewFiles};
 use super::lease::HeldLocks;
 use super::row;
 use super::scan::Scan;
@@ -78,21 +78,21 @@ impl ApplyContext<'_> {
 
     /// The files were built under names that no client looks at.
     fn place_files(&self, new: &NewFiles) -> Result<()> {
-        for StoredPath(file) in &new.files {
+        for file in &new.files {
             self.store.rename(&entry::temporary_name(file), file, false)?;
         }
-        for StoredPath(file) in &new.files {
+        for file in &new.files {
             self.store.sync_parent(file)?;
         }
         Ok(())
     }
 
     fn remove_files(&self, new: &NewFiles) -> Result<()> {
-        for StoredPath(file) in new.files.iter().rev() {
+        for file in new.files.iter().rev() {
             self.store.unlink(&entry::temporary_name(file))?;
             self.store.unlink_durably(file)?;
         }
-        for StoredPath(dir) in new.dirs.iter().rev() {
+        for dir in new.dirs.iter().rev() {
             self.store.remove_if_empty(dir)?;
         }
         Ok(())

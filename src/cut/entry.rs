@@ -39,7 +39,7 @@ pub(super) fn resolve<Made>(
     let id = edit.id().into_owned();
     let before = form.find(&bytes, &id)?;
     let after = form.edited(&bytes, edit)?;
-    Ok(Some(EntryChange { index: index.clone(), id, before, after: Some(after) }))
+    Ok(Some(EntryChange { index: index.into(), id, before, after: Some(after) }))
 }
 
 /// Whether the entry is what the change makes of it.

@@ -249,9 +249,9 @@ fn after_cut(session: &Session, record: &Record, direction: Direction) -> Sessio
     let mut session = session.clone();
     for (_, change) in record.files() {
         if direction.goal(change).is_none() {
-            session.files.retain(|file| *file != change.file);
-        } else if !session.files.contains(&change.file) {
-            session.files.push(change.file.clone());
+            session.files.retain(|file| **file != *change.file);
+        } else if session.files.iter().all(|file| **file != *change.file) {
+            session.files.push(change.file.to_path_buf());
         }
     }
     session

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use super::adopted;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{
-    self, Change, Direction, Kind, NewDir, Owner, RECORD_VERSION, Record, StoreLock, StoredPath, now,
-};
+use super::journal::{self, Change, Direction, Kind, NewDir, Owner, RECORD_VERSION, Record, StoreLock, now};
 use super::lease::HeldLocks;
 use super::recover::recover_session;
 use super::resolve::{self, Growth, LockedSources};
@@ -25,7 +23,9 @@ use super::transaction::{Cut, Prepared};
 use super::verify::{self, Expected, Proof, is_rebuilt};
 use super::writers::take_hands;
 use crate::agents::AgentStore;
-use crate::session::{Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey};
+use crate::session::{
+    Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey, StorePath,
+};
 
 pub(super) fn fork(
     agent: &dyn AgentStore,
@@ -121,7 +121,7 @@ impl Fork<'_> {
             NewFiles::Dir { dir, staging, .. } => {
                 self.must_be_free(dir)?;
                 changes.extend(entry()?);
-                changes.push(Change::Dir(NewDir { dir: dir.clone(), staging: staging.clone() }));
+                changes.push(Change::Dir(NewDir { dir: dir.into(), staging: staging.into() }));
             }
             NewFiles::Beside { files, rows } => {
                 if files.is_empty() {
@@ -132,7 +132,7 @@ impl Fork<'_> {
                 }
                 changes.push(Change::Files(journal::NewFiles {
                     dirs: self.missing_above(files)?,
-                    files: files.iter().map(|(file, _)| StoredPath(file.clone())).collect(),
+                    files: files.iter().map(|(file, _)| file.into()).collect(),
                 }));
                 changes.extend(entry()?);
                 changes.extend(rows.clone().map(Change::Rows));
@@ -202,14 +202,14 @@ impl Fork<'_> {
     }
 
     /// The directories above these files that are not there, outermost first.
-    fn missing_above(&self, files: &[(PathBuf, Content)]) -> Result<Vec<StoredPath>> {
-        let mut missing: Vec<StoredPath> = Vec::new();
+    fn missing_above(&self, files: &[(PathBuf, Content)]) -> Result<Vec<StorePath>> {
+        let mut missing: Vec<StorePath> = Vec::new();
         for (file, _) in files {
             let above: Vec<&Path> =
                 file.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
             for dir in above.into_iter().rev() {
-                if !missing.iter().any(|known| known.0 == dir) && self.store.stat(dir)?.is_none() {
-                    missing.push(StoredPath(dir.to_owned()));
+                if !missing.iter().any(|known| **known == *dir) && self.store.stat(dir)?.is_none() {
+                    missing.push(dir.into());
                 }
             }
         }

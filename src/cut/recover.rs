@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::apply::ApplyContext;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{Change, Direction, Kind, Record, StoredPath};
+use super::journal::{Change, Direction, Kind, Record};
 use super::lease::HeldLocks;
 use super::row;
 use super::several_names;
@@ -210,7 +210,7 @@ fn complete_fork(agent: &dyn AgentStore, store: &Tree, record: &Record) -> Resul
                 return Ok(store.stat(&new.dir)?.map(|_| name));
             }
             Change::Files(new) if entry.is_none() => {
-                for StoredPath(file) in &new.files {
+                for file in &new.files {
                     if store.stat(file)?.is_none() {
                         return Ok(None);
                     }

@@ -80,9 +80,9 @@ impl LockedSources {
 
     /// Every file of the ground as the changes leave it.
     pub fn left_by(&self, changes: &[FileChange]) -> Vec<Seen> {
-        let untouched = self.scans.iter().filter(|(file, _)| changes.iter().all(|c| c.file != *file));
+        let untouched = self.scans.iter().filter(|(file, _)| changes.iter().all(|c| *c.file != **file));
         let untouched = untouched.map(|(file, scan)| Seen {
-            file: file.clone(),
+            file: file.into(),
             len: scan.as_ref().map(|scan| scan.len),
             hash: scan.as_ref().map_or(FileHash::of(b""), |scan| scan.hash),
         });
@@ -127,15 +127,14 @@ impl LockedSources {
                 let tail = if newline { Tail::Bytes(b"\n".to_vec()) } else { Tail::Nothing };
                 let after = Some(Image { len, hash, ..before });
                 let how = How::InPlace;
-                let change =
-                    FileChange { file: file.clone(), how, keep: *bytes, before: Some(before), after };
+                let change = FileChange { file: file.into(), how, keep: *bytes, before: Some(before), after };
                 return Ok(Some(Resolved { change, tail }));
             }
             Step::MoveAside { file } => {
                 let (before, _) = self.image(store, hands, file)?;
                 let Some(before) = before else { return Ok(None) };
                 let change = FileChange {
-                    file: file.clone(),
+                    file: file.into(),
                     how: How::Rename,
                     keep: 0,
                     before: Some(before),
@@ -151,7 +150,7 @@ impl LockedSources {
         // A file that is not there has no inode to keep.
         let in_place = matches!(step, Step::Overwrite { .. }) && before.is_some();
         let how = if in_place { How::InPlace } else { How::Rename };
-        Ok(Some(Resolved { change: FileChange { file: file.clone(), how, keep: 0, before, after }, tail }))
+        Ok(Some(Resolved { change: FileChange { file: file.into(), how, keep: 0, before, after }, tail }))
     }
 
     /// The file as it is, and what a new one in its place would be like.

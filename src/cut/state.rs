@@ -159,7 +159,9 @@ impl Folder {
         for folder in Folder::all(state)? {
             let identity = folder.identity()?;
             if identity.is_some_and(|identity| {
-                identity.agent == key.agent.name() && identity.root == *key.root && identity.path == *key.path
+                identity.agent == key.agent.name()
+                    && identity.root == *key.root
+                    && *identity.path == *key.path
             }) {
                 return Ok(Some(folder));
             }
@@ -241,7 +243,7 @@ impl Locked {
                 agent: key.agent.name().to_owned(),
                 id: id.to_owned(),
                 root: key.root.to_path_buf(),
-                path: key.path.to_path_buf(),
+                path: (&*key.path).into(),
             };
             locked.tree().put(Path::new(WHOSE), &json(&identity)?)?;
         }

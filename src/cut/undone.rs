@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::disk::Tree;
-use super::journal::{Direction, Record, VERSION, path_text};
+use super::journal::{Direction, Record, VERSION};
 use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
-use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus, rfc3339};
+use crate::session::{Piece, Refusal, Result, SessionKey, StorePath, Turn, TurnDetail, TurnStatus, rfc3339};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -60,8 +60,7 @@ struct StoredTurn {
     started: Option<i128>,
     ended: Option<i128>,
     last: Option<i128>,
-    #[serde(with = "path_text")]
-    file: PathBuf,
+    file: StorePath,
     start: u64,
     end: u64,
     /// Where the bytes are not one range.
@@ -74,8 +73,7 @@ struct StoredTurn {
 
 #[derive(Serialize, Deserialize)]
 struct StoredPiece {
-    #[serde(with = "path_text")]
-    file: PathBuf,
+    file: StorePath,
     start: u64,
     end: u64,
 }
@@ -84,7 +82,7 @@ impl Turns {
     pub fn of(turns: &[Turn]) -> Turns {
         let nanoseconds = |time: Option<Timestamp>| time.map(Timestamp::as_nanosecond);
         let piece = |piece: &Piece| StoredPiece {
-            file: piece.file.to_path_buf(),
+            file: (&*piece.file).into(),
             start: piece.span.start,
             end: piece.span.end,
         };
@@ -96,7 +94,7 @@ impl Turns {
             started: nanoseconds(turn.started),
             ended: nanoseconds(turn.ended),
             last: nanoseconds(turn.last),
-            file: turn.file.to_path_buf(),
+            file: (&*turn.file).into(),
             start: turn.span.start,
             end: turn.span.end,
             pieces: turn.pieces.iter().map(piece).collect(),
@@ -120,12 +118,12 @@ impl StoredTurn {
             started: time(self.started),
             ended: time(self.ended),
             last: time(self.last),
-            file: self.file.into(),
+            file: (&*self.file).into(),
             span: self.start..self.end,
             pieces: self
                 .pieces
                 .into_iter()
-                .map(|piece| Piece { file: piece.file.into(), span: piece.start..piece.end })
+                .map(|piece| Piece { file: (&*piece.file).into(), span: piece.start..piece.end })
                 .collect(),
             line: self.line,
             group: self.group,

@@ -52,7 +52,7 @@ impl Links {
     fn above(&self, path: &Path, last: Last) -> Option<Held> {
         let held = self.held.lock();
         let counts = |link: &&Held| {
-            path.starts_with(&link.seen.path) && (last == Last::Followed || link.seen.path != path)
+            path.starts_with(&link.seen.path) && (last == Last::Followed || *link.seen.path != *path)
         };
         let above = held.iter().filter(counts);
         above.max_by_key(|link| link.seen.path.components().count()).cloned()
@@ -77,11 +77,11 @@ impl Tree {
         }
         loop {
             let (start, above) = match links.above(relative, last) {
-                Some(Held { end: End::File(dir, name), seen }) if seen.path == relative => {
+                Some(Held { end: End::File(dir, name), seen }) if *seen.path == *relative => {
                     return Ok((dir, name));
                 }
                 Some(Held { end: End::Dir(dir), seen }) => (Some(dir), seen.path),
-                _ => (None, PathBuf::new()),
+                _ => (None, PathBuf::new().into()),
             };
             let rest = relative.strip_prefix(&above).unwrap_or(relative);
             let start = start.as_deref().unwrap_or(&self.dir);
@@ -102,7 +102,7 @@ impl Tree {
                     (seen, end_of(to.dir, to.name)?)
                 }
             };
-            let path = above.join(&seen.path);
+            let path = above.join(&seen.path).into();
             let inode = match &end {
                 End::Dir(_) => seen.inode,
                 // Clients and cuts replace files: the directory that holds it tells the place.
@@ -120,7 +120,7 @@ impl Tree {
             Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
             place => drop(place?),
         }
-        let held = self.links.above(file, Last::Followed).filter(|held| held.seen.path == file);
+        let held = self.links.above(file, Last::Followed).filter(|held| *held.seen.path == *file);
         Ok(held.map(|held| held.end).filter(|end| matches!(end, End::File(..))))
     }
 
