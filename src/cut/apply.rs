@@ -189,15 +189,8 @@ impl ApplyContext<'_> {
                 Found::Before => return self.take_in_old(change, &from, open).map(|()| None),
                 Found::Ours { growth_at } => (growth_at, None),
                 Found::Unknown => {
-                    let aside = self.save_aside(index, open)?;
-                    (
-                        open.len()?,
-                        Some(format!(
-                            "{} held something unexpected, which is kept in {}",
-                            change.file.display(),
-                            aside.display()
-                        )),
-                    )
+                    let note = self.save_aside(index, change, open)?;
+                    (open.len()?, Some(note))
                 }
             };
             if open.has_several_links()? {
@@ -290,12 +283,7 @@ impl ApplyContext<'_> {
                 return Ok(None);
             }
             if !is(direction.goal(change)) {
-                let aside = self.save_aside(index, &open)?;
-                note = Some(format!(
-                    "{} held something unexpected, which is kept in {}",
-                    change.file.display(),
-                    aside.display()
-                ));
+                note = Some(self.save_aside(index, change, &open)?);
             }
         }
         match from {
@@ -307,13 +295,15 @@ impl ApplyContext<'_> {
         Ok(note)
     }
 
-    fn save_aside(&self, index: usize, open: &Open) -> Result<PathBuf> {
+    /// Keeps content that nobody here can explain; a sentence that says where.
+    fn save_aside(&self, index: usize, change: &FileChange, open: &Open) -> Result<String> {
         let name = self.unused("found", index)?;
         let copy = self.backup()?.create(&name)?;
         copy.copy_from(open, 0, open.len()?, 0)?;
         copy.sync()?;
         self.backup()?.sync_parent(&name)?;
-        Ok(self.backup()?.path().join(name))
+        let (file, aside) = (change.file.display(), self.backup()?.path().join(name));
+        Ok(format!("{file} held something unexpected, which is kept in {}", aside.display()))
     }
 
     /// A name in the undo's directory that no earlier try has used.

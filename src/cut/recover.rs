@@ -7,7 +7,7 @@
 //! from which the agent has gone on since ([`is_worked_on`]).
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -22,7 +22,7 @@ use super::state::{BAD_JOURNAL, BRANCH, Folder, JOURNAL, Locked, StateDir, undon
 use super::transaction::{leases_for, remove_journal, roll_back};
 use super::undone;
 use crate::agents::AgentStore;
-use crate::session::{Refusal, Result};
+use crate::session::{Refusal, Result, now};
 
 /// Finishes or rolls back what a crash left half done; one sentence for each. Called by each
 /// mount, at its start and every two seconds, and by the commands that show or change sessions.
@@ -228,8 +228,7 @@ fn complete_fork(agent: &dyn AgentStore, store: &Tree, record: &Record) -> Resul
 
 /// Keeps a journal that cannot be used under another name; every recovery reports it.
 fn set_aside(locked: &Locked) -> Result<()> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    let name = format!("{BAD_JOURNAL}{since}");
+    let name = format!("{BAD_JOURNAL}{}", now().as_nanosecond());
     locked.tree().rename(Path::new(JOURNAL), Path::new(&name), false)?;
     locked.tree().sync_dir(Path::new(""))
 }

@@ -165,30 +165,22 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
     let record = record_in(&backup, Path::new("undo.json"))?;
     let mut bytes = Vec::new();
     for (file, span) in turn.ranges() {
-        let len = (span.end - span.start) as usize;
-        let (open, offset) = match record.file(file) {
+        let (open, kept) = match record.file(file) {
             Some((index, change)) if span.start >= change.keep => {
-                (backup.read(&Direction::Undo.start_tail(index))?, span.start - change.keep)
+                (backup.read(&Direction::Undo.start_tail(index))?, change.keep)
             }
             // The undo left these bytes where they are.
             _ => {
                 let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
                 let identity = Folder { tree: Tree::open(sessions)? }.identity()?;
                 let root = identity.map(|identity| identity.root).unwrap_or_default();
-                (Tree::store(&root)?.read(file)?, span.start)
+                (Tree::store(&root)?.read(file)?, 0)
             }
         };
-        let open =
-            open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
-        let changed = || Refusal::Changed { what: format!("the backup of turn {}", turn.n) };
-        if open.len()?.checked_sub(offset).is_none_or(|left| left < len as u64) {
-            return Err(changed());
-        }
-        let at = bytes.len();
-        bytes.resize(at + len, 0);
-        if open.read_full(&mut bytes[at..], offset)? != len {
-            return Err(changed());
-        }
+        let what = || format!("the backup of turn {}", turn.n);
+        let open = open.ok_or_else(|| Refusal::NotFound { what: what() })?;
+        let piece = open.read_span(span.start - kept..span.end.saturating_sub(kept))?;
+        bytes.extend(piece.ok_or_else(|| Refusal::Changed { what: what() })?);
     }
     Ok(bytes)
 }

@@ -151,7 +151,8 @@ fn parts(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// The answer of `look`, if there is one within `limit`; else a thread is left waiting for it.
+/// The answer of `look`, if there is one within `limit`; else a thread is left waiting for it, for a system call on a
+/// mount that hangs cannot be given up.
 pub fn within<T: Send + 'static>(limit: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (answer, answered) = mpsc::channel();
     let look = move || {

@@ -62,7 +62,10 @@ pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>
 }
 
 /// Reads `range` (bytes) of an open file; `None` if it ends before the range does. `path` is for messages.
-fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+///
+/// # Errors
+/// EFBIG for more bytes than there is memory for; and what prevents reading.
+pub fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u8>>> {
     let metadata = file.metadata().map_err(|error| Refusal::io("cannot look at", path, error))?;
     if range.end < range.start || metadata.len() < range.end {
         return Ok(None);

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
@@ -72,6 +73,11 @@ impl Open {
     /// Reads until `into` is full or the file ends; how many bytes came.
     pub fn read_full(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         transcript::read_full(&self.file, into, offset).map_err(|e| self.error("reading", e))
+    }
+
+    /// The bytes `range`; `None` if the file ends before they do.
+    pub fn read_span(&self, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        transcript::read_span(&self.file, &self.path, range)
     }
 
     pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
