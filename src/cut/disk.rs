@@ -47,7 +47,7 @@ impl Tree {
     pub fn open(path: &Path) -> Result<Tree> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|e| Refusal::io("opening", path, e.into()))?;
+            .map_err(|e| Refusal::io("cannot open", path, e.into()))?;
         Ok(Tree { path: path.to_owned(), dir, links: place::Links::of(Owner::Nobody), private: false })
     }
 
@@ -84,7 +84,7 @@ impl Tree {
             return Ok(());
         }
         let close = || Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?);
-        self.change("mode", "closing to others", Path::new(""), close)
+        self.change("mode", "cannot set the mode of", Path::new(""), close)
     }
 
     /// A directory below this one.
@@ -92,15 +92,15 @@ impl Tree {
         if self.private {
             return self.private_sub(relative);
         }
-        let dir = self.folder("opening", relative)?;
+        let dir = self.folder("cannot open", relative)?;
         Ok(Tree { path: self.path.join(relative), dir, links: self.links.anew(), private: false })
     }
 
     fn private_sub(&self, relative: &Path) -> Result<Tree> {
-        let mut tree = Tree::checked(self.folder("opening", Path::new(""))?, &self.path)?;
+        let mut tree = Tree::checked(self.folder("cannot open", Path::new(""))?, &self.path)?;
         for name in relative.components() {
             let path = tree.path.join(name);
-            let dir = match tree.folder("opening", Path::new(&name)) {
+            let dir = match tree.folder("cannot open", Path::new(&name)) {
                 Err(Refusal::Io { errno, .. }) => return Err(private::opening(&path, errno, true)),
                 dir => dir?,
             };
@@ -115,15 +115,15 @@ impl Tree {
 
     /// The path of `relative` without any link.
     pub fn real_path(&self, relative: &Path) -> Result<PathBuf> {
-        let (dir, name) = self.at("looking at", relative)?;
+        let (dir, name) = self.at("cannot look at", relative)?;
         let dir = transcript::path_of(dir.as_fd());
-        let gone = || self.error("looking at", relative, Errno::NOENT.into());
+        let gone = || self.error("cannot look at", relative, Errno::NOENT.into());
         Ok(dir.ok_or_else(gone)?.join(name))
     }
 
     /// Facts of the directory itself.
     pub fn facts(&self) -> Result<Stat> {
-        rustix::fs::fstat(&self.dir).map_err(|e| self.error("looking at", Path::new(""), e.into()))
+        rustix::fs::fstat(&self.dir).map_err(|e| self.error("cannot look at", Path::new(""), e.into()))
     }
 
     fn error(&self, action: &'static str, relative: &Path, error: io::Error) -> Refusal {
@@ -169,13 +169,13 @@ impl Tree {
 
     /// The facts of what `relative` leads to; `None` if nothing is there.
     pub fn stat(&self, relative: &Path) -> Result<Option<Stat>> {
-        let Some((dir, name)) = self.at_if_there("looking at", relative, Last::Followed)? else {
+        let Some((dir, name)) = self.at_if_there("cannot look at", relative, Last::Followed)? else {
             return Ok(None);
         };
         match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
-            Err(e) => Err(self.error("looking at", relative, e.into())),
+            Err(e) => Err(self.error("cannot look at", relative, e.into())),
         }
     }
 
@@ -191,13 +191,13 @@ impl Tree {
 
     fn open_file(&self, relative: &Path, access: OFlags) -> Result<Option<Open>> {
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Some((dir, name)) = self.at_if_there("opening", relative, Last::Followed)? else {
+        let Some((dir, name)) = self.at_if_there("cannot open", relative, Last::Followed)? else {
             return Ok(None);
         };
         match rustix::fs::openat(&dir, &name, flags, Mode::empty()) {
             Ok(fd) => {
                 let stat =
-                    rustix::fs::fstat(&fd).map_err(|e| self.error("looking at", relative, e.into()))?;
+                    rustix::fs::fstat(&fd).map_err(|e| self.error("cannot look at", relative, e.into()))?;
                 if self.private {
                     private::check_file(&stat, &self.path.join(relative), access == OFlags::RDWR)?;
                 }
@@ -209,7 +209,7 @@ impl Tree {
             }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) if self.private => Err(private::opening(&self.path.join(relative), errno, false)),
-            Err(errno) => Err(self.error("opening", relative, errno.into())),
+            Err(errno) => Err(self.error("cannot open", relative, errno.into())),
         }
     }
 
@@ -230,24 +230,24 @@ impl Tree {
     /// Makes a new file, 0600 whatever the umask.
     pub fn create(&self, relative: &Path) -> Result<Open> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (dir, name) = self.at("making", relative)?;
+        let (dir, name) = self.at("cannot make", relative)?;
         let create = || {
             let fd = rustix::fs::openat(&dir, &name, flags, PRIVATE_FILE)?;
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
             Ok(fd)
         };
-        let fd = self.change("create", "making", relative, create)?;
+        let fd = self.change("create", "cannot make", relative, create)?;
         Ok(Open::of(File::from(fd), self.path.join(relative)))
     }
 
     /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
     pub fn mkdir(&self, relative: &Path) -> Result<()> {
-        let (dir, name) = self.at("making", relative)?;
+        let (dir, name) = self.at("cannot make", relative)?;
         let make = || {
             rustix::fs::mkdirat(&dir, &name, PRIVATE_DIR)?;
             Ok(rustix::fs::chmodat(&dir, &name, PRIVATE_DIR, AtFlags::empty())?)
         };
-        self.change("mkdir", "making", relative, make)
+        self.change("mkdir", "cannot make", relative, make)
     }
 
     /// Makes the directory unless it is there; true if it was made. 0700 whatever the umask.
@@ -264,8 +264,8 @@ impl Tree {
 
     /// Renames within this tree; `replace` says whether something may already stand there.
     pub fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()> {
-        let (from_dir, from_name) = self.at("renaming to", from)?;
-        let (to_dir, to_name) = self.at("renaming to", to)?;
+        let (from_dir, from_name) = self.at("cannot rename to", from)?;
+        let (to_dir, to_name) = self.at("cannot rename to", to)?;
         let rename = || {
             if replace {
                 return Ok(rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name)?);
@@ -285,16 +285,16 @@ impl Tree {
                 other => Ok(other?),
             }
         };
-        self.change("rename", "renaming to", to, rename)
+        self.change("rename", "cannot rename to", to, rename)
     }
 
     /// Gives a file a second name; what stands there is removed first.
     pub fn link(&self, file: &Path, second: &Path) -> Result<()> {
         self.unlink(second)?;
-        let (from_dir, from_name) = self.at("linking to", file)?;
-        let (to_dir, to_name) = self.at("linking to", second)?;
+        let (from_dir, from_name) = self.at("cannot link to", file)?;
+        let (to_dir, to_name) = self.at("cannot link to", second)?;
         let link = || Ok(rustix::fs::linkat(&from_dir, &from_name, &to_dir, &to_name, AtFlags::empty())?);
-        self.change("link", "linking to", second, link)
+        self.change("link", "cannot link to", second, link)
     }
 
     /// Removes a file; one that is not there is fine. Of a link to a file the link goes, and what it leads to stays.
@@ -305,7 +305,7 @@ impl Tree {
     /// Removes a file and makes that durable; one that is not there, nor its directory, is fine.
     pub fn unlink_durably(&self, relative: &Path) -> Result<()> {
         self.unlink(relative)?;
-        let Some((dir, _)) = self.at_if_there("syncing", relative, Last::AsItIs)? else { return Ok(()) };
+        let Some((dir, _)) = self.at_if_there("cannot sync", relative, Last::AsItIs)? else { return Ok(()) };
         match self.sync(&dir, relative) {
             Err(Refusal::Io { errno: Errno::NOENT, .. }) => Ok(()),
             other => other,
@@ -325,7 +325,7 @@ impl Tree {
         };
         match remove() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|e| self.error("removing", relative, e)),
+            other => other.map_err(|e| self.error("cannot remove", relative, e)),
         }
     }
 
@@ -366,26 +366,26 @@ impl Tree {
 
     /// The names in a directory, sorted.
     pub fn list(&self, relative: &Path) -> Result<Vec<Entry>> {
-        let dir = self.folder("listing", relative)?;
-        transcript::list(dir).map_err(|errno| self.error("listing", relative, errno.into()))
+        let dir = self.folder("cannot list", relative)?;
+        transcript::list(dir).map_err(|errno| self.error("cannot list", relative, errno.into()))
     }
 
     /// Makes the names in a directory durable.
     pub fn sync_dir(&self, relative: &Path) -> Result<()> {
-        let dir = self.folder("syncing", relative)?;
+        let dir = self.folder("cannot sync", relative)?;
         self.sync(&dir, relative)
     }
 
     /// Makes the name of what `relative` leads to durable in the directory that holds it.
     pub fn sync_parent(&self, relative: &Path) -> Result<()> {
-        let (dir, _) = self.at("syncing", relative)?;
+        let (dir, _) = self.at("cannot sync", relative)?;
         self.sync(&dir, relative.parent().unwrap_or(Path::new("")))
     }
 
     fn sync(&self, dir: &OwnedFd, relative: &Path) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let sync = || Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?);
-        self.change("syncdir", "syncing", relative, sync)
+        self.change("syncdir", "cannot sync", relative, sync)
     }
 
     /// A small file's bytes; `None` if it is not there.
@@ -395,7 +395,7 @@ impl Tree {
     pub fn read_to_vec(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
         let Some(open) = self.read(relative)? else { return Ok(None) };
         let read = transcript::read_whole(&open.file, LONGEST_SLURP).map(Some);
-        read.map_err(|e| self.error("reading", relative, e))
+        read.map_err(|e| self.error("cannot read", relative, e))
     }
 
     /// Puts a small file of turnfs's own in place, durable when this returns.

@@ -170,7 +170,7 @@ impl Fork<'_> {
             None => Ok(()),
             Some(_) => {
                 let path = self.store.path().join(place);
-                Err(Refusal::io("making", &path, rustix::io::Errno::EXIST.into()))
+                Err(Refusal::io("cannot make", &path, rustix::io::Errno::EXIST.into()))
             }
         }
     }

@@ -70,7 +70,7 @@ pub(super) fn opening(path: &Path, errno: Errno, directory: bool) -> Refusal {
             let cure = format!("move it away (`mv {0} {0}.old`) and repeat", path.display());
             not_private(path, "is not a regular file", cure)
         }
-        _ => Refusal::io("opening", path, errno.into()),
+        _ => Refusal::io("cannot open", path, errno.into()),
     }
 }
 
@@ -131,7 +131,7 @@ impl PrivateDir {
         // Whatever the mode was.
         rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
             .and_then(|()| rustix::fs::fcntl_setfl(&file, OFlags::APPEND))
-            .map_err(|e| Refusal::io("closing to others", &self.path().join(name), e.into()))?;
+            .map_err(|e| Refusal::io("cannot set the mode of", &self.path().join(name), e.into()))?;
         Ok(file)
     }
 

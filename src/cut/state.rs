@@ -106,7 +106,7 @@ impl StateDir {
             .recursive(true)
             .mode(0o700)
             .create(parent)
-            .map_err(|e| Refusal::io("making", parent, e))?;
+            .map_err(|e| Refusal::io("cannot make", parent, e))?;
         let above = Tree::open(parent)?;
         let name = Path::new(self.path.file_name().unwrap_or_default());
         above.ensure_dir(name)?;

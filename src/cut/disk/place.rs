@@ -136,7 +136,7 @@ impl Tree {
     pub fn must_lead_there(&self, noted: &[LinkSeen]) -> Result<()> {
         for link in noted {
             self.place(&link.path, Last::Followed)
-                .map_err(|stop| self.stopped("looking at", &link.path, stop))?;
+                .map_err(|stop| self.stopped("cannot look at", &link.path, stop))?;
             if !self.links().contains(link) {
                 let path = self.path().join(&link.path);
                 return Err(Refusal::NotFollowed {
