@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::disk::{Open, Tree, mtime};
 use super::journal::{Direction, FileChange, How, Image, Seen};
 use super::lease::HeldLocks;
-use super::scan::{Passed, Scan, scan_file};
+use super::scan::{Scan, scan_file};
 use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
-use crate::transcript;
+use crate::transcript::{self, Prefix};
 
 /// The files that a plan was made from, as they are under the locks.
 pub(super) struct LockedSources {
@@ -198,7 +198,7 @@ impl LockedSources {
                 Ok((len, hash, Tail::Prefix { file: file.clone(), bytes: *bytes, newline }))
             }
             Content::Parts(parts) => {
-                let mut passed = Passed::default();
+                let mut passed = Prefix::default();
                 each_part(store, hands, parts, |bytes| {
                     passed.add(bytes);
                     Ok(())

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use xxhash_rust::xxh3::Xxh3;
-
-use super::disk::{CHUNK, Open, Tree};
+use super::disk::{Open, Tree};
 use super::lease::HeldLocks;
 use crate::session::{FileHash, Result};
+use crate::transcript::Prefix;
 
 /// What one pass over a file found.
 pub(super) struct Scan {
@@ -14,78 +13,28 @@ pub(super) struct Scan {
     pub len: u64,
     /// Of all of them.
     pub hash: FileHash,
-    marks: Vec<Passed>,
-}
-
-/// Bytes that have passed by.
-#[derive(Clone, Default)]
-pub(super) struct Passed {
-    len: u64,
-    hash: Xxh3,
-    last: Option<u8>,
-}
-
-impl Passed {
-    pub fn add(&mut self, bytes: &[u8]) {
-        self.len += bytes.len() as u64;
-        self.hash.update(bytes);
-        self.last = bytes.last().copied().or(self.last);
-    }
-
-    fn hash(&self) -> FileHash {
-        FileHash(self.hash.digest128())
-    }
-
-    /// Their length and hash, with a newline behind them if they are an unfinished line; and whether that was so.
-    pub fn finished(&self) -> (u64, FileHash, bool) {
-        let mut whole = self.clone();
-        let newline = self.last.is_some_and(|last| last != b'\n');
-        if newline {
-            whole.add(b"\n");
-        }
-        (whole.len, whole.hash(), newline)
-    }
+    marks: Vec<Prefix>,
 }
 
 impl Scan {
     /// Reads `file` to its end. Marks beyond the end are not reached.
     pub fn of(file: &Open, marks: &[u64]) -> Result<Scan> {
-        let mut wanted: Vec<u64> = marks.to_vec();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let mut wanted = wanted.into_iter().peekable();
-        let mut passed = Passed::default();
-        let mut marks = Vec::new();
-        let mut buffer = vec![0; CHUNK];
-        loop {
-            let got = file.read_full(&mut buffer, passed.len)?;
-            let mut bytes = &buffer[..got];
-            while let Some(mark) = wanted.next_if(|mark| *mark <= passed.len + bytes.len() as u64) {
-                let (before, rest) = bytes.split_at((mark - passed.len) as usize);
-                passed.add(before);
-                marks.push(passed.clone());
-                bytes = rest;
-            }
-            passed.add(bytes);
-            if got < buffer.len() {
-                break;
-            }
-        }
-        Ok(Scan { len: passed.len, hash: passed.hash(), marks })
+        let (whole, marks) = file.prefixes(marks)?;
+        Ok(Scan { len: whole.len, hash: whole.hash(), marks })
+    }
+
+    fn mark(&self, len: u64) -> Option<&Prefix> {
+        self.marks.iter().find(|mark| mark.len == len)
     }
 
     /// The hash of the first `len` bytes, if `len` was a mark and the file is that long.
     pub fn prefix(&self, len: u64) -> Option<FileHash> {
-        self.mark(len).map(Passed::hash)
+        self.mark(len).map(Prefix::hash)
     }
 
-    fn mark(&self, len: u64) -> Option<&Passed> {
-        self.marks.iter().find(|mark| mark.len == len)
-    }
-
-    /// As [`Passed::finished`], of the first `len` bytes.
+    /// As [`Prefix::finished`], of the first `len` bytes.
     pub fn finished_prefix(&self, len: u64) -> Option<(u64, FileHash, bool)> {
-        self.mark(len).map(Passed::finished)
+        self.mark(len).map(Prefix::finished)
     }
 }
 
@@ -108,8 +57,8 @@ pub(super) fn holds(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::disk::CHUNK;
     use super::*;
-    use xxhash_rust::xxh3::xxh3_128;
 
     #[test]
     fn every_prefix_hash_is_that_of_the_prefix_alone() {
@@ -119,9 +68,9 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         let marks = [0, 1, CHUNK as u64 - 1, CHUNK as u64, CHUNK as u64 + 1, bytes.len() as u64, 1 << 40];
         let scan = Scan::of(&tree.read(Path::new("f")).unwrap().unwrap(), &marks).unwrap();
-        assert_eq!((scan.len, scan.hash), (bytes.len() as u64, FileHash(xxh3_128(&bytes))));
+        assert_eq!((scan.len, scan.hash), (bytes.len() as u64, FileHash::of(&bytes)));
         for mark in &marks[..6] {
-            assert_eq!(scan.prefix(*mark), Some(FileHash(xxh3_128(&bytes[..*mark as usize]))), "{mark}");
+            assert_eq!(scan.prefix(*mark), Some(FileHash::of(&bytes[..*mark as usize])), "{mark}");
         }
         assert_eq!(scan.prefix(1 << 40), None);
     }
@@ -132,7 +81,7 @@ mod tests {
         std::fs::write(dir.path().join("f"), b"{}\n{}").unwrap();
         let tree = Tree::open(dir.path()).unwrap();
         let scan = Scan::of(&tree.read(Path::new("f")).unwrap().unwrap(), &[3, 5]).unwrap();
-        assert_eq!(scan.finished_prefix(3), Some((3, FileHash(xxh3_128(b"{}\n")), false)));
-        assert_eq!(scan.finished_prefix(5), Some((6, FileHash(xxh3_128(b"{}\n{}\n")), true)));
+        assert_eq!(scan.finished_prefix(3), Some((3, FileHash::of(b"{}\n"), false)));
+        assert_eq!(scan.finished_prefix(5), Some((6, FileHash::of(b"{}\n{}\n"), true)));
     }
 }

@@ -22,7 +22,7 @@ pub use open::{Entry, EntryKind, StoreDir, list};
 pub use passes::Passes;
 #[cfg(any(test, feature = "faults"))]
 pub use racy::set_racy_window;
-pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
+pub use scan::{LONGEST_LINE, Line, Prefix, Scanned, hash_of, prefixes, scan, scan_bytes};
 pub use stamp::{FsTrust, Stamp, clock, file_system_is_tested};
 pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 

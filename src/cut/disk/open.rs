@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::fault;
 use crate::session::{Refusal, Result};
-use crate::transcript;
+use crate::transcript::{self, Prefix};
 
 /// Bytes moved by one read or write.
 pub(in crate::cut) const CHUNK: usize = 256 * 1024;
@@ -78,6 +78,14 @@ impl Open {
     /// The bytes `range`; `None` if the file ends before they do.
     pub fn read_span(&self, range: Range<u64>) -> Result<Option<Vec<u8>>> {
         transcript::read_span(&self.file, &self.path, range)
+    }
+
+    /// As [`transcript::prefixes`]; [`Refusal::Changed`] if the file becomes shorter meanwhile.
+    pub fn prefixes(&self, lengths: &[u64]) -> Result<(Prefix, Vec<Prefix>)> {
+        transcript::prefixes(&self.file, lengths).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => Refusal::Changed { what: self.path.display().to_string() },
+            _ => self.error("cannot read", e),
+        })
     }
 
     pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
