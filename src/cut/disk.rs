@@ -48,14 +48,14 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Refusal::io("cannot open", path, e.into()))?;
-        Ok(Tree { path: path.to_owned(), dir, links: place::Links::of(Owner::Nobody), private: false })
+        Tree::of(dir, path, Owner::Nobody, false)
     }
 
     /// Opens a store's root. Links below it are followed as they are for reading.
     pub fn store(path: &Path) -> Result<Tree> {
-        let tree = Tree::open(path)?;
-        let links = place::Links::of(Owner::of(&tree.dir));
-        Ok(Tree { links, ..tree })
+        let Tree { dir, .. } = Tree::open(path)?;
+        let owner = Owner::of(&dir);
+        Tree::of(dir, path, owner, false)
     }
 
     /// A directory of turnfs's own, not reached through a link; `None` if nothing is there.
@@ -65,16 +65,17 @@ impl Tree {
     pub fn private(path: &Path) -> Result<Option<Tree>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(dir) => Tree::checked(dir, path).map(Some),
+            Ok(dir) => Tree::of(dir, path, Owner::Nobody, true).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(private::opening(path, errno, true)),
         }
     }
 
-    fn checked(dir: OwnedFd, path: &Path) -> Result<Tree> {
-        let links = place::Links::of(Owner::Nobody);
-        let tree = Tree { path: path.to_owned(), dir, links, private: true };
-        private::check_dir(&tree.facts()?, path)?;
+    fn of(dir: OwnedFd, path: &Path, links_of: Owner, private: bool) -> Result<Tree> {
+        let tree = Tree { path: path.to_owned(), dir, links: place::Links::of(links_of), private };
+        if private {
+            private::check_dir(&tree.facts()?, path)?;
+        }
         Ok(tree)
     }
 
@@ -87,24 +88,19 @@ impl Tree {
         self.change("mode", "cannot set the mode of", Path::new(""), close)
     }
 
-    /// A directory below this one.
+    /// A directory below this one, or this one once more.
     pub fn sub(&self, relative: &Path) -> Result<Tree> {
-        if self.private {
-            return self.private_sub(relative);
-        }
-        let dir = self.folder("cannot open", relative)?;
-        Ok(Tree { path: self.path.join(relative), dir, links: self.links.anew(), private: false })
-    }
-
-    fn private_sub(&self, relative: &Path) -> Result<Tree> {
-        let mut tree = Tree::checked(self.folder("cannot open", Path::new(""))?, &self.path)?;
+        let again = |dir, path: &Path| Tree::of(dir, path, self.links.owner, self.private);
+        let mut tree = again(self.folder("cannot open", Path::new(""))?, &self.path)?;
         for name in relative.components() {
             let path = tree.path.join(name);
             let dir = match tree.folder("cannot open", Path::new(&name)) {
-                Err(Refusal::Io { errno, .. }) => return Err(private::opening(&path, errno, true)),
+                Err(Refusal::Io { errno, .. }) if self.private => {
+                    return Err(private::opening(&path, errno, true));
+                }
                 dir => dir?,
             };
-            tree = Tree::checked(dir, &path)?;
+            tree = again(dir, &path)?;
         }
         Ok(tree)
     }

@@ -22,7 +22,7 @@ const SUFFIXES: [&str; 3] = [".turnfs-new", ".turnfs-old", ".turnfs.tmp"];
 /// The links of a store that were followed.
 #[derive(Debug)]
 pub(super) struct Links {
-    owner: Owner,
+    pub owner: Owner,
     held: Mutex<Vec<Held>>,
 }
 
@@ -41,11 +41,6 @@ enum End {
 impl Links {
     pub fn of(owner: Owner) -> Links {
         Links { owner, held: Mutex::default() }
-    }
-
-    /// Of another handle on the same tree.
-    pub fn anew(&self) -> Links {
-        Links::of(self.owner)
     }
 
     /// The link that is `path`, if that is to be followed, or the one nearest above it.
