@@ -141,6 +141,21 @@ pub fn spellings<const N: usize>(given: &Path, others: [Option<PathBuf>; N]) -> 
     paths
 }
 
+/// The path without `.` and `..`, as `cd` counts them; nothing is resolved on disk.
+pub fn lexically_normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                normal.pop();
+            }
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
 /// The names of a path, last one first.
 fn parts(path: &Path) -> Vec<OsString> {
     let names = path.components().rev().filter_map(|part| match part {
