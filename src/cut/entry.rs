@@ -124,7 +124,7 @@ pub(super) fn opened_store(locked: &Locked) -> Result<Arc<dyn AgentStore>> {
     let of_known_kind = identity.and_then(|identity| Some((identity.agent.parse().ok()?, identity.root)));
     let unknown = || Refusal::Unsupported { what: "the agent of an interrupted cut".into() };
     let (kind, root) = of_known_kind.ok_or_else(unknown)?;
-    Ok(agents::open(kind, root))
+    Ok(agents::open(kind, &*root))
 }
 
 fn form(agent: &dyn AgentStore) -> Result<&dyn SharedIndex> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Entry, FileHash, Lock, Rows, StorePath, path_text};
+use crate::session::{Entry, FileHash, Lock, PathText, Rows, StorePath};
 
 /// The version of the files in the state directory.
 pub(super) const VERSION: u32 = 1;
@@ -155,8 +155,7 @@ impl Record {
 pub(super) struct LinkSeen {
     pub path: StorePath,
     /// What it says.
-    #[serde(with = "path_text")]
-    pub text: PathBuf,
+    pub text: PathText,
     /// The inode of the directory that it leads to in the end, or of the one that holds the file that it leads to.
     /// (Device numbers may change with each start of the system.)
     pub inode: u64,
@@ -354,7 +353,6 @@ pub(super) struct SessionIdentity {
     pub version: u32,
     pub agent: String,
     pub id: String,
-    #[serde(with = "path_text")]
-    pub root: PathBuf,
+    pub root: PathText,
     pub path: StorePath,
 }

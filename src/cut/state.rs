@@ -160,7 +160,7 @@ impl Folder {
             let identity = folder.identity()?;
             if identity.is_some_and(|identity| {
                 identity.agent == key.agent.name()
-                    && identity.root == *key.root
+                    && *identity.root == *key.root
                     && *identity.path == *key.path
             }) {
                 return Ok(Some(folder));
@@ -242,7 +242,7 @@ impl Locked {
                 version: VERSION,
                 agent: key.agent.name().to_owned(),
                 id: id.to_owned(),
-                root: key.root.to_path_buf(),
+                root: (&*key.root).into(),
                 path: (&*key.path).into(),
             };
             locked.tree().put(Path::new(WHOSE), &json(&identity)?)?;

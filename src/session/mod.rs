@@ -20,7 +20,7 @@ pub(crate) use agent::for_each_agent;
 pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
-pub use path::{StorePath, path_text};
+pub use path::{PathText, StorePath};
 pub use plan::{
     Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Postcondition, Row,
     RowChange, Rows, SqlValue, Step, UndoPlan,

@@ -2,66 +2,69 @@
 
 use std::ffi::OsString;
 use std::ops::Deref;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// Any path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Text", into = "Text")]
+pub struct PathText(PathBuf);
 
 /// The path of something in a store, relative to the store's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct StorePath(#[serde(with = "path_text")] PathBuf);
+#[serde(from = "Text", into = "Text")]
+pub struct StorePath(PathBuf);
 
-impl<P: Into<PathBuf>> From<P> for StorePath {
-    fn from(path: P) -> StorePath {
-        StorePath(path.into())
-    }
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Utf8(String),
+    Bytes(Vec<u8>),
 }
 
-impl Deref for StorePath {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl AsRef<Path> for StorePath {
-    fn as_ref(&self) -> &Path {
-        self
-    }
-}
-
-/// For serde: a path of any kind.
-pub mod path_text {
-    use super::*;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Text {
-        Utf8(String),
-        Bytes(Vec<u8>),
-    }
-
-    /// # Errors
-    /// What `to` says.
-    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        match path.to_str() {
-            Some(text) => Text::Utf8(text.to_owned()),
-            None => Text::Bytes(path.as_os_str().as_bytes().to_vec()),
+impl From<Text> for PathBuf {
+    fn from(text: Text) -> PathBuf {
+        match text {
+            Text::Utf8(text) => text.into(),
+            Text::Bytes(bytes) => OsString::from_vec(bytes).into(),
         }
-        .serialize(to)
-    }
-
-    /// # Errors
-    /// What `from` says, and that it holds neither a text nor a list of bytes.
-    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
-        Ok(match Text::deserialize(from)? {
-            Text::Utf8(text) => PathBuf::from(text),
-            Text::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
-        })
     }
 }
+
+macro_rules! is_a_path {
+    ($($name:ident)*) => {$(
+        impl From<$name> for Text {
+            fn from(path: $name) -> Text {
+                let text = path.0.into_os_string().into_string();
+                text.map_or_else(|bytes| Text::Bytes(bytes.into_vec()), Text::Utf8)
+            }
+        }
+
+        impl<P: Into<PathBuf>> From<P> for $name {
+            fn from(path: P) -> $name {
+                $name(path.into())
+            }
+        }
+
+        impl Deref for $name {
+            type Target = Path;
+
+            fn deref(&self) -> &Path {
+                &self.0
+            }
+        }
+
+        impl AsRef<Path> for $name {
+            fn as_ref(&self) -> &Path {
+                self
+            }
+        }
+    )*};
+}
+
+is_a_path!(PathText StorePath);
 
 #[cfg(test)]
 mod tests {

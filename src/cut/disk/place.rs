@@ -103,7 +103,7 @@ impl Tree {
                 // Clients and cuts replace files: the directory that holds it tells the place.
                 End::File(dir, _) => rustix::fs::fstat(dir)?.st_ino,
             };
-            let seen = LinkSeen { path, text: seen.text, inode };
+            let seen = LinkSeen { path, text: seen.text.into(), inode };
             links.held.lock().push(Held { seen, end });
         }
     }
