@@ -270,12 +270,9 @@ fn write_tail(store: &Tree, hands: &HeldLocks, tail: &Tail, into: &Open) -> Resu
 
 /// A file for reading its plain content; a compressed one is unpacked.
 fn plain(store: &Tree, file: &Path) -> Result<Open> {
-    if !transcript::is_packed(file) {
-        return store.read(file)?.ok_or_else(|| gone(file));
-    }
-    let opened = transcript::StoreDir::open(store.path())?.ok_or_else(|| gone(file))?;
-    let unpacked = transcript::plain(&opened, file)?.ok_or_else(|| gone(file))?;
-    Ok(Open::of(unpacked, store.path().join(file)))
+    let opened = store.read(file)?.ok_or_else(|| gone(file))?;
+    let path = store.path().join(file);
+    Ok(Open::of(transcript::plain(opened.file, &path)?, path))
 }
 
 /// Gives the bytes of all parts to `each`, in order, in pieces of bounded size.
