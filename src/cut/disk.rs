@@ -1,8 +1,9 @@
-//! Files below one directory, and every operation that changes them. `place` says where their paths lead.
+//! Files below one directory, and every operation that changes them. `place` says where their paths lead; walking,
+//! listing, reading and hashing are `transcript`'s, for reading is the same whatever it is for.
 //!
 //! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
 //! written by `row`, through SQLite): `Tree` its names, `open::Open` what is in a file. Each changing operation passes
-//! [`fault::inject`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
+//! [`fault::inject`] first. Nothing here is durable that does not say so: who writes also calls [`Open::sync`] and
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
 
 mod open;

@@ -11,7 +11,7 @@
 //!   `entry`, a database by `row`). `verify` compares what is read afterwards with the promise, `writers` refuses
 //!   while somebody else is at work.
 //! - `several_names` keeps hard-linked files out of in-place changes.
-//! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
+//! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` compares what is in them.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
 //!   (what undos removed; `prune` deletes it) and `adopted`; `private` refuses what somebody else may have put
 //!   there. `disk` has every operation on files; `fault` makes it fail in tests.

@@ -1,4 +1,4 @@
-//! Reading a file once, whole, for its hash: at its end, and at given lengths on the way.
+//! What a file consists of, by its hash: of all of it, and of given lengths at its beginning.
 
 use std::path::Path;
 
