@@ -395,6 +395,12 @@ impl Tree {
         read.map_err(|e| self.error("cannot read", relative, e))
     }
 
+    /// As [`Tree::read_to_vec`], of a file that must be there.
+    pub fn must_read(&self, relative: &Path) -> Result<Vec<u8>> {
+        let what = || self.path.join(relative).display().to_string();
+        self.read_to_vec(relative)?.ok_or_else(|| Refusal::NotFound { what: what() })
+    }
+
     /// Puts a small file of turnfs's own in place, durable when this returns.
     pub fn put(&self, relative: &Path, bytes: &[u8]) -> Result<()> {
         let temporary = relative.with_extension("new");

@@ -337,7 +337,7 @@ impl Flock {
                 }
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(Refusal::io("cannot lock", Path::new("lock"), e.into())),
+                Err(e) => return Err(open.error("cannot lock", e.into())),
             }
         }
     }
@@ -350,7 +350,7 @@ impl Flock {
                 Ok(true)
             }
             Err(Errno::AGAIN) => Ok(false),
-            Err(e) => Err(Refusal::io("cannot lock", Path::new("lock"), e.into())),
+            Err(e) => Err(open.error("cannot lock", e.into())),
         }
     }
 }

@@ -219,16 +219,11 @@ impl Locked {
     /// Takes the lock of a session, making its folder if need be.
     pub fn take(state: &StateDir, key: &SessionKey, id: &str, store: &Tree) -> Result<Locked> {
         let top = state.open_or_make()?;
-        if top.ensure_dir(Path::new("sessions"))? {
-            top.sync_dir(Path::new(""))?;
-        }
         let name = match Folder::find(state, key)? {
             Some(known) => Path::new("sessions").join(known.tree.path().file_name().unwrap_or_default()),
             None => folder_name(key, store)?,
         };
-        if top.ensure_dir(&name)? {
-            top.sync_parent(&name)?;
-        }
+        top.ensure_parents(&name.join(LOCK))?;
         let folder = Folder { tree: top.sub(&name)? };
         let Some(locked) = folder.lock(PATIENCE)? else {
             return Err(Refusal::StoreLocked { what: format!("session {id}") });

@@ -202,24 +202,16 @@ pub(super) fn record(folder: &Folder, number: u32) -> Result<Record> {
 }
 
 fn record_in(tree: &Tree, file: &Path) -> Result<Record> {
-    let (bytes, what) = read(tree, file)?;
-    Record::parse(&bytes).ok_or(Refusal::Unsupported { what })
+    let what = || tree.path().join(file).display().to_string();
+    Record::parse(&tree.must_read(file)?).ok_or_else(|| Refusal::Unsupported { what: what() })
 }
 
 pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
-    let (bytes, what) = read(&folder.tree, &undone_dir(number).join("turns.json"))?;
-    let turns: Turns = serde_json::from_slice(&bytes)
-        .map_err(|error| Refusal::Unsupported { what: format!("{what} ({error})") })?;
+    let file = undone_dir(number).join("turns.json");
+    let what = |error| format!("{} ({error})", folder.tree.path().join(&file).display());
+    let turns: Turns = serde_json::from_slice(&folder.tree.must_read(&file)?)
+        .map_err(|error| Refusal::Unsupported { what: what(error) })?;
     Ok(turns.turns.into_iter().map(StoredTurn::into_turn).collect())
-}
-
-/// A file of turnfs's own, and what it is called in an error.
-fn read(tree: &Tree, file: &Path) -> Result<(Vec<u8>, String)> {
-    let what = tree.path().join(file).display().to_string();
-    match tree.read_to_vec(file)? {
-        Some(bytes) => Ok((bytes, what)),
-        None => Err(Refusal::NotFound { what }),
-    }
 }
 
 /// Makes the directory of a new undo.

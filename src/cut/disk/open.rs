@@ -30,7 +30,8 @@ impl Open {
         Open { file, path }
     }
 
-    fn error(&self, action: &'static str, error: io::Error) -> Refusal {
+    /// What prevented `action`.
+    pub fn error(&self, action: &'static str, error: io::Error) -> Refusal {
         Refusal::io(action, &self.path, error)
     }
 
