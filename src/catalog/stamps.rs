@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::Stamps;
 use crate::session::{Refusal, Result, SessionKey};
@@ -72,19 +74,11 @@ fn stamp(key: &SessionKey, ground: &FsTrust, file: &Path) -> Result<Option<Stamp
 
 fn names(key: &SessionKey) -> Result<Option<Vec<OsString>>> {
     let path = key.absolute();
-    let entries = match std::fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error)
-            if matches!(error.kind(), std::io::ErrorKind::NotADirectory | std::io::ErrorKind::NotFound) =>
-        {
-            return Ok(None);
-        }
-        Err(error) => return Err(Refusal::io("cannot list", &path, error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.push(entry.map_err(|error| Refusal::io("cannot list", &path, error))?.file_name());
+    let listed = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(transcript::list);
+    match listed {
+        Ok(entries) => Ok(Some(entries.into_iter().map(|entry| entry.name).collect())),
+        Err(Errno::NOTDIR | Errno::NOENT) => Ok(None),
+        Err(errno) => Err(Refusal::Io { action: "cannot list", path, errno }),
     }
-    names.sort();
-    Ok(Some(names))
 }

@@ -237,13 +237,9 @@ fn alive(env: &Environment, mount: &Path) -> Vec<Finding> {
     let Some(running) = Running::ask(mount) else {
         return vec![ok(format!("mounted at {path}, by another version of turnfs"))];
     };
-    let stores: Vec<String> = running
-        .stores
-        .iter()
-        .map(|store| format!("{} {}", store.agent, store.root.path().display()))
-        .collect();
-    let project =
-        running.project.as_ref().map(|project| format!(", the project {} only", project.path().display()));
+    let stores: Vec<String> =
+        running.stores.iter().map(|store| format!("{} {}", store.agent, store.root.display())).collect();
+    let project = running.project.as_ref().map(|project| format!(", the project {} only", project.display()));
     let read_only = if running.read_only { ", read-only" } else { "" };
     let shows = format!("{}{}{read_only}", stores.join(", "), project.unwrap_or_default());
     let mut findings = vec![ok(format!("mounted at {path}: {shows}"))];

@@ -1,11 +1,11 @@
 //! The sessions of the project that a directory names, as given and as resolved.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::exit::Failure;
 use super::{output, session_arg};
 use crate::catalog::{Listed, Listing};
-use crate::host::{self, Host};
+use crate::host::{self, Host, lexically_normal};
 use crate::session::{Errno, Refusal};
 
 /// A session and its project (`None`: unplaced).
@@ -112,21 +112,6 @@ fn nearest<'l>(listing: &'l Listing, given: &Path) -> Option<&'l Path> {
 /// What is there, with its path resolved. A place that does not answer counts as not there.
 pub fn resolved(path: &Path) -> Option<PathBuf> {
     Host::of_process().resolved(path)
-}
-
-/// Without `.` and `..`, as `cd` counts them.
-fn lexically_normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::ParentDir => {
-                normal.pop();
-            }
-            Component::CurDir => {}
-            other => normal.push(other),
-        }
-    }
-    normal
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 //! directory, so that nobody gets a second one unasked. A note is written before its copy is made; whether
 //! the copy is there is for the store to tell.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::journal::{VERSION, path_text};
+use super::journal::VERSION;
 use super::state::{Folder, Locked, json};
-use crate::session::Result;
+use crate::session::{PathText, Result};
 
 const ADOPTED: &str = "adopted.json";
 
@@ -20,22 +20,21 @@ struct Notes {
 
 #[derive(Serialize, Deserialize)]
 struct Copy {
-    #[serde(with = "path_text")]
-    project: PathBuf,
+    project: PathText,
     id: String,
 }
 
 /// The ids of the copies for this project, latest first; some may have never come to be.
 pub(super) fn copies(folder: &Folder, project: &Path) -> Result<Vec<String>> {
     let copies = notes(folder)?.copies.into_iter().rev();
-    Ok(copies.filter(|copy| copy.project == project).map(|copy| copy.id).collect())
+    Ok(copies.filter(|copy| *copy.project == *project).map(|copy| copy.id).collect())
 }
 
 /// Notes a copy, durable.
 pub(super) fn note(locked: &Locked, project: &Path, id: &str) -> Result<()> {
     let mut notes = notes(&locked.folder)?;
     notes.version = VERSION;
-    notes.copies.push(Copy { project: project.to_owned(), id: id.to_owned() });
+    notes.copies.push(Copy { project: project.into(), id: id.to_owned() });
     locked.tree().put(Path::new(ADOPTED), &json(&notes)?)
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{CHUNK, Open, Tree};
 use super::entry;
-use super::journal::{Change, Direction, FileChange, How, Image, NewDir, NewFiles, StoredPath};
+use super::journal::{Change, Direction, FileChange, How, Image, NewDir, NewFiles};
 use super::lease::HeldLocks;
 use super::row;
 use super::scan::Scan;
@@ -78,21 +78,21 @@ impl ApplyContext<'_> {
 
     /// The files were built under names that no client looks at.
     fn place_files(&self, new: &NewFiles) -> Result<()> {
-        for StoredPath(file) in &new.files {
+        for file in &new.files {
             self.store.rename(&entry::temporary_name(file), file, false)?;
         }
-        for StoredPath(file) in &new.files {
+        for file in &new.files {
             self.store.sync_parent(file)?;
         }
         Ok(())
     }
 
     fn remove_files(&self, new: &NewFiles) -> Result<()> {
-        for StoredPath(file) in new.files.iter().rev() {
+        for file in new.files.iter().rev() {
             self.store.unlink(&entry::temporary_name(file))?;
             self.store.unlink_durably(file)?;
         }
-        for StoredPath(dir) in new.dirs.iter().rev() {
+        for dir in new.dirs.iter().rev() {
             self.store.remove_if_empty(dir)?;
         }
         Ok(())
@@ -198,15 +198,8 @@ impl ApplyContext<'_> {
                 Found::Before => return self.take_in_old(change, &from, open).map(|()| None),
                 Found::Ours { growth_at } => (growth_at, None),
                 Found::Unknown => {
-                    let aside = self.save_aside(index, open)?;
-                    (
-                        open.len()?,
-                        Some(format!(
-                            "{} held something unexpected, which is kept in {}",
-                            change.file.display(),
-                            aside.display()
-                        )),
-                    )
+                    let note = self.save_aside(index, change, open)?;
+                    (open.len()?, Some(note))
                 }
             };
             if open.has_several_links()? {
@@ -263,20 +256,15 @@ impl ApplyContext<'_> {
         growth_at: u64,
         old: &Open,
     ) -> Result<()> {
-        let temporary = temporary_name(&change.file);
-        self.store.unlink(&temporary)?;
-        let copy = self.store.create(&temporary)?;
-        copy.copy_from(open, 0, change.keep, 0)?;
-        copy.copy_from(old, 0, old.len()?, change.keep)?;
-        let grown = open.len()?.saturating_sub(growth_at);
-        copy.copy_from(open, growth_at, grown, from.len)?;
-        copy.make_like(open)?;
-        if grown == 0 {
-            copy.set_mtime(from.mtime)?;
-        }
-        copy.sync()?;
-        self.store.rename(&temporary, &change.file, true)?;
-        self.store.sync_parent(&change.file)?;
+        let fill = |copy: &Open| {
+            copy.copy_from(open, 0, change.keep, 0)?;
+            copy.copy_from(old, 0, old.len()?, change.keep)?;
+            let grown = open.len()?.saturating_sub(growth_at);
+            copy.copy_from(open, growth_at, grown, from.len)?;
+            copy.make_like(open)?;
+            if grown == 0 { copy.set_mtime(from.mtime) } else { Ok(()) }
+        };
+        let copy = self.store.replace(&change.file, &temporary_name(&change.file), fill, || Ok(()))?;
         self.take_in_old(change, from, &copy)
     }
 
@@ -304,12 +292,7 @@ impl ApplyContext<'_> {
                 return Ok(None);
             }
             if !is(direction.goal(change)) {
-                let aside = self.save_aside(index, &open)?;
-                note = Some(format!(
-                    "{} held something unexpected, which is kept in {}",
-                    change.file.display(),
-                    aside.display()
-                ));
+                note = Some(self.save_aside(index, change, &open)?);
             }
         }
         match from {
@@ -321,13 +304,15 @@ impl ApplyContext<'_> {
         Ok(note)
     }
 
-    fn save_aside(&self, index: usize, open: &Open) -> Result<PathBuf> {
+    /// Keeps content that nobody here can explain; a sentence that says where.
+    fn save_aside(&self, index: usize, change: &FileChange, open: &Open) -> Result<String> {
         let name = self.unused("found", index)?;
         let copy = self.backup()?.create(&name)?;
         copy.copy_from(open, 0, open.len()?, 0)?;
         copy.sync()?;
         self.backup()?.sync_parent(&name)?;
-        Ok(self.backup()?.path().join(name))
+        let (file, aside) = (change.file.display(), self.backup()?.path().join(name));
+        Ok(format!("{file} held something unexpected, which is kept in {}", aside.display()))
     }
 
     /// A name in the undo's directory that no earlier try has used.
@@ -363,27 +348,16 @@ impl ApplyContext<'_> {
         }
     }
 
-    /// A new file beside, fsynced, renamed into place, the directory fsynced.
+    /// A new file in the place of the changed one.
     fn put(&self, change: &FileChange, image: &Image, tail: &Path, mtime: Option<i128>) -> Result<()> {
-        let temporary = temporary_name(&change.file);
         self.store.ensure_parents(&change.file)?;
-        let open = self.store.create(&temporary)?;
         let source = self.tail(tail)?;
-        let write = || -> Result<()> {
-            open.copy_from(&source, 0, source.len()?, 0)?;
-            open.set_owner_and_mode(image.uid, image.gid, image.mode)?;
-            if let Some(mtime) = mtime {
-                open.set_mtime(mtime)?;
-            }
-            open.sync()?;
-            self.store.rename(&temporary, &change.file, true)
+        let fill = |new: &Open| {
+            new.copy_from(&source, 0, source.len()?, 0)?;
+            new.set_owner_and_mode(image.uid, image.gid, image.mode)?;
+            mtime.map_or(Ok(()), |mtime| new.set_mtime(mtime))
         };
-        if let Err(refusal) = write() {
-            // The roll-back removes it too; a full disk is given its space back at once.
-            let _ = self.store.unlink(&temporary);
-            return Err(refusal);
-        }
-        self.store.sync_parent(&change.file)
+        self.store.replace(&change.file, &temporary_name(&change.file), fill, || Ok(())).map(drop)
     }
 }
 

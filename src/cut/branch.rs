@@ -184,7 +184,7 @@ impl Copy<'_> {
             let record = undone::record(&self.locked.folder, number)?;
             let mut before = BTreeMap::new();
             for left in &record.leaves {
-                let after = match known.get(&left.file) {
+                let after = match known.get(&*left.file) {
                     Some(version) => Some(version.clone()),
                     None => self.now(&left.file)?,
                 };
@@ -204,7 +204,7 @@ impl Copy<'_> {
                     (None, Some(len)) => self.prefix(after, len, &left.file)?,
                     (None, None) => continue,
                 };
-                before.insert(left.file.clone(), version);
+                before.insert(left.file.to_path_buf(), version);
             }
             known = before;
         }
@@ -280,7 +280,7 @@ fn noted(record: &Record, file: &Path) -> Option<(u64, FileHash)> {
     match record.file(file) {
         Some((_, change)) => change.before.map(|image| (image.len, image.hash)),
         None => {
-            let left = record.leaves.iter().find(|left| left.file == file)?;
+            let left = record.leaves.iter().find(|left| *left.file == *file)?;
             left.len.map(|len| (len, left.hash))
         }
     }

@@ -1,8 +1,9 @@
-//! Files below one directory, and every operation that changes them. `place` says where their paths lead.
+//! Files below one directory, and every operation that changes them. `place` says where their paths lead; walking,
+//! listing, reading and hashing are `transcript`'s, for reading is the same whatever it is for.
 //!
 //! Nothing else in turnfs writes a store's files or what is kept of sessions (a row of a store's database is
 //! written by `row`, through SQLite): `Tree` its names, `open::Open` what is in a file. Each changing operation passes
-//! [`fault::inject`] first. Nothing here is durable by itself: who writes also calls [`Open::sync`] and
+//! [`fault::inject`] first. Nothing here is durable that does not say so: who writes also calls [`Open::sync`] and
 //! [`Tree::sync_dir`] (`docs/DURABILITY.md` says in which order).
 
 mod open;
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 
 use super::{fault, private};
 use crate::session::{Refusal, Result};
-use crate::transcript::{Last, Owner, Stop};
+use crate::transcript::{self, Entry, EntryKind, Last, Owner, Stop};
 
 pub(super) use open::{CHUNK, Open};
 
@@ -29,15 +30,15 @@ const PRIVATE_DIR: Mode = Mode::from_raw_mode(0o700);
 
 /// Longest file that is read whole, bytes: an index that sessions share, a journal, a list of removed turns. Real
 /// ones have kilobytes.
-const LONGEST_SLURP: usize = 256 << 20;
+const LONGEST_SLURP: u64 = 256 << 20;
 
 /// A directory held open; all paths are relative to it.
 #[derive(Debug)]
 pub(super) struct Tree {
     path: PathBuf,
     dir: OwnedFd,
-    /// Of a store; nowhere else links are followed.
-    links: Option<place::Links>,
+    /// The links that are followed: those of a store, and nowhere else any.
+    links: place::Links,
     /// turnfs's own: what another user may have put there is refused.
     private: bool,
 }
@@ -47,49 +48,60 @@ impl Tree {
     pub fn open(path: &Path) -> Result<Tree> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|e| Refusal::io("opening", path, e.into()))?;
-        Ok(Tree { path: path.to_owned(), dir, links: None, private: false })
+            .map_err(|e| Refusal::io("cannot open", path, e.into()))?;
+        Tree::of(dir, path, Owner::Nobody, false)
     }
 
     /// Opens a store's root. Links below it are followed as they are for reading.
     pub fn store(path: &Path) -> Result<Tree> {
-        let tree = Tree::open(path)?;
-        let links = place::Links::of(Owner::of(&tree.dir));
-        Ok(Tree { links: Some(links), ..tree })
+        let Tree { dir, .. } = Tree::open(path)?;
+        let owner = Owner::of(&dir);
+        Tree::of(dir, path, owner, false)
     }
 
-    /// A directory of turnfs's own, which is open already and passed [`private::check_dir`].
-    pub fn private(dir: OwnedFd, path: &Path) -> Tree {
-        Tree { path: path.to_owned(), dir, links: None, private: true }
+    /// A directory of turnfs's own, not reached through a link; `None` if nothing is there.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPrivate`] where another user may have put things there.
+    pub fn private(path: &Path) -> Result<Option<Tree>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(dir) => Tree::of(dir, path, Owner::Nobody, true).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(private::opening(path, errno, true)),
+        }
+    }
+
+    fn of(dir: OwnedFd, path: &Path, links_of: Owner, private: bool) -> Result<Tree> {
+        let tree = Tree { path: path.to_owned(), dir, links: place::Links::of(links_of), private };
+        if private {
+            private::check_dir(&tree.facts()?, path)?;
+        }
+        Ok(tree)
     }
 
     /// Makes the directory itself accessible to its owner only.
     pub fn close_to_others(&self) -> Result<()> {
-        let close = || Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?);
-        self.change("mode", "closing to others", Path::new(""), close)
-    }
-
-    /// A directory below this one.
-    pub fn sub(&self, relative: &Path) -> Result<Tree> {
-        if self.private {
-            return self.private_sub(relative);
+        if self.facts()?.st_mode & 0o077 == 0 {
+            return Ok(());
         }
-        let dir = self.folder("opening", relative)?;
-        let links = self.links.is_some().then(|| place::Links::of(Owner::of(&self.dir)));
-        Ok(Tree { path: self.path.join(relative), dir, links, private: false })
+        let close = || Ok(rustix::fs::fchmod(&self.dir, PRIVATE_DIR)?);
+        self.change("mode", "cannot set the mode of", Path::new(""), close)
     }
 
-    fn private_sub(&self, relative: &Path) -> Result<Tree> {
-        let mut tree = Tree::private(self.folder("opening", Path::new(""))?, &self.path);
+    /// A directory below this one, or this one once more.
+    pub fn sub(&self, relative: &Path) -> Result<Tree> {
+        let again = |dir, path: &Path| Tree::of(dir, path, self.links.owner, self.private);
+        let mut tree = again(self.folder("cannot open", Path::new(""))?, &self.path)?;
         for name in relative.components() {
             let path = tree.path.join(name);
-            let dir = match tree.folder("opening", Path::new(&name)) {
-                Err(Refusal::Io { errno, .. }) => return Err(private::opening(&path, errno, true)),
+            let dir = match tree.folder("cannot open", Path::new(&name)) {
+                Err(Refusal::Io { errno, .. }) if self.private => {
+                    return Err(private::opening(&path, errno, true));
+                }
                 dir => dir?,
             };
-            let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &path, e.into()))?;
-            private::check_dir(&facts, &path)?;
-            tree = Tree::private(dir, &path);
+            tree = again(dir, &path)?;
         }
         Ok(tree)
     }
@@ -100,15 +112,15 @@ impl Tree {
 
     /// The path of `relative` without any link.
     pub fn real_path(&self, relative: &Path) -> Result<PathBuf> {
-        let (dir, name) = self.at("looking at", relative)?;
-        let dir = crate::transcript::path_of(dir.as_fd());
-        let gone = || self.error("looking at", relative, Errno::NOENT.into());
+        let (dir, name) = self.at("cannot look at", relative)?;
+        let dir = transcript::path_of(dir.as_fd());
+        let gone = || self.error("cannot look at", relative, Errno::NOENT.into());
         Ok(dir.ok_or_else(gone)?.join(name))
     }
 
     /// Facts of the directory itself.
     pub fn facts(&self) -> Result<Stat> {
-        rustix::fs::fstat(&self.dir).map_err(|e| self.error("looking at", Path::new(""), e.into()))
+        rustix::fs::fstat(&self.dir).map_err(|e| self.error("cannot look at", Path::new(""), e.into()))
     }
 
     fn error(&self, action: &'static str, relative: &Path, error: io::Error) -> Refusal {
@@ -154,13 +166,13 @@ impl Tree {
 
     /// The facts of what `relative` leads to; `None` if nothing is there.
     pub fn stat(&self, relative: &Path) -> Result<Option<Stat>> {
-        let Some((dir, name)) = self.at_if_there("looking at", relative, Last::Followed)? else {
+        let Some((dir, name)) = self.at_if_there("cannot look at", relative, Last::Followed)? else {
             return Ok(None);
         };
         match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
-            Err(e) => Err(self.error("looking at", relative, e.into())),
+            Err(e) => Err(self.error("cannot look at", relative, e.into())),
         }
     }
 
@@ -175,14 +187,14 @@ impl Tree {
     }
 
     fn open_file(&self, relative: &Path, access: OFlags) -> Result<Option<Open>> {
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let Some((dir, name)) = self.at_if_there("opening", relative, Last::Followed)? else {
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Some((dir, name)) = self.at_if_there("cannot open", relative, Last::Followed)? else {
             return Ok(None);
         };
         match rustix::fs::openat(&dir, &name, flags, Mode::empty()) {
             Ok(fd) => {
                 let stat =
-                    rustix::fs::fstat(&fd).map_err(|e| self.error("looking at", relative, e.into()))?;
+                    rustix::fs::fstat(&fd).map_err(|e| self.error("cannot look at", relative, e.into()))?;
                 if self.private {
                     private::check_file(&stat, &self.path.join(relative), access == OFlags::RDWR)?;
                 }
@@ -193,31 +205,46 @@ impl Tree {
                 Ok(Some(Open::of(File::from(fd), self.path.join(relative))))
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(e) => Err(self.error("opening", relative, e.into())),
+            Err(errno) if self.private => Err(private::opening(&self.path.join(relative), errno, false)),
+            Err(errno) => Err(self.error("cannot open", relative, errno.into())),
+        }
+    }
+
+    /// As [`Tree::write`]; makes the file, 0600, if it is not there.
+    pub fn open_or_create(&self, relative: &Path) -> Result<Open> {
+        loop {
+            if let Some(open) = self.write(relative)? {
+                return Ok(open);
+            }
+            match self.create(relative) {
+                // Somebody else made it in this moment.
+                Err(Refusal::Io { errno: Errno::EXIST, .. }) => {}
+                made => return made,
+            }
         }
     }
 
     /// Makes a new file, 0600 whatever the umask.
     pub fn create(&self, relative: &Path) -> Result<Open> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (dir, name) = self.at("making", relative)?;
+        let (dir, name) = self.at("cannot make", relative)?;
         let create = || {
             let fd = rustix::fs::openat(&dir, &name, flags, PRIVATE_FILE)?;
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
             Ok(fd)
         };
-        let fd = self.change("create", "making", relative, create)?;
+        let fd = self.change("create", "cannot make", relative, create)?;
         Ok(Open::of(File::from(fd), self.path.join(relative)))
     }
 
     /// Makes a new directory, 0700 whatever the umask. One that is there already is an error.
     pub fn mkdir(&self, relative: &Path) -> Result<()> {
-        let (dir, name) = self.at("making", relative)?;
+        let (dir, name) = self.at("cannot make", relative)?;
         let make = || {
             rustix::fs::mkdirat(&dir, &name, PRIVATE_DIR)?;
             Ok(rustix::fs::chmodat(&dir, &name, PRIVATE_DIR, AtFlags::empty())?)
         };
-        self.change("mkdir", "making", relative, make)
+        self.change("mkdir", "cannot make", relative, make)
     }
 
     /// Makes the directory unless it is there; true if it was made. 0700 whatever the umask.
@@ -234,8 +261,8 @@ impl Tree {
 
     /// Renames within this tree; `replace` says whether something may already stand there.
     pub fn rename(&self, from: &Path, to: &Path, replace: bool) -> Result<()> {
-        let (from_dir, from_name) = self.at("renaming to", from)?;
-        let (to_dir, to_name) = self.at("renaming to", to)?;
+        let (from_dir, from_name) = self.at("cannot rename to", from)?;
+        let (to_dir, to_name) = self.at("cannot rename to", to)?;
         let rename = || {
             if replace {
                 return Ok(rustix::fs::renameat(&from_dir, &from_name, &to_dir, &to_name)?);
@@ -255,16 +282,16 @@ impl Tree {
                 other => Ok(other?),
             }
         };
-        self.change("rename", "renaming to", to, rename)
+        self.change("rename", "cannot rename to", to, rename)
     }
 
     /// Gives a file a second name; what stands there is removed first.
     pub fn link(&self, file: &Path, second: &Path) -> Result<()> {
         self.unlink(second)?;
-        let (from_dir, from_name) = self.at("linking to", file)?;
-        let (to_dir, to_name) = self.at("linking to", second)?;
+        let (from_dir, from_name) = self.at("cannot link to", file)?;
+        let (to_dir, to_name) = self.at("cannot link to", second)?;
         let link = || Ok(rustix::fs::linkat(&from_dir, &from_name, &to_dir, &to_name, AtFlags::empty())?);
-        self.change("link", "linking to", second, link)
+        self.change("link", "cannot link to", second, link)
     }
 
     /// Removes a file; one that is not there is fine. Of a link to a file the link goes, and what it leads to stays.
@@ -275,7 +302,7 @@ impl Tree {
     /// Removes a file and makes that durable; one that is not there, nor its directory, is fine.
     pub fn unlink_durably(&self, relative: &Path) -> Result<()> {
         self.unlink(relative)?;
-        let Some((dir, _)) = self.at_if_there("syncing", relative, Last::AsItIs)? else { return Ok(()) };
+        let Some((dir, _)) = self.at_if_there("cannot sync", relative, Last::AsItIs)? else { return Ok(()) };
         match self.sync(&dir, relative) {
             Err(Refusal::Io { errno: Errno::NOENT, .. }) => Ok(()),
             other => other,
@@ -295,7 +322,7 @@ impl Tree {
         };
         match remove() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|e| self.error("removing", relative, e)),
+            other => other.map_err(|e| self.error("cannot remove", relative, e)),
         }
     }
 
@@ -324,58 +351,38 @@ impl Tree {
         if self.stat(relative)?.is_none() {
             return Ok(());
         }
-        for (name, kind) in self.list(relative)? {
-            let child = relative.join(name);
-            match kind {
-                FileType::Directory => self.remove_dir(&child)?,
+        for entry in self.list(relative)? {
+            let child = relative.join(entry.name);
+            match entry.kind {
+                EntryKind::Dir => self.remove_dir(&child)?,
                 _ => self.unlink(&child)?,
             }
         }
         self.remove(relative, AtFlags::REMOVEDIR)
     }
 
-    /// Names and kinds in a directory, sorted by name.
-    pub fn list(&self, relative: &Path) -> Result<Vec<(OsString, FileType)>> {
-        use std::os::unix::ffi::OsStringExt as _;
-        let dir = self.folder("listing", relative)?;
-        let list = || -> io::Result<Vec<(OsString, FileType)>> {
-            let mut found = Vec::new();
-            for entry in rustix::fs::Dir::read_from(&dir)? {
-                let entry = entry?;
-                let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
-                if name == "." || name == ".." {
-                    continue;
-                }
-                let kind = match entry.file_type() {
-                    FileType::Unknown => FileType::from_raw_mode(
-                        rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
-                    ),
-                    known => known,
-                };
-                found.push((name, kind));
-            }
-            found.sort_by(|(a, _), (b, _)| a.cmp(b));
-            Ok(found)
-        };
-        list().map_err(|e| self.error("listing", relative, e))
+    /// The names in a directory, sorted.
+    pub fn list(&self, relative: &Path) -> Result<Vec<Entry>> {
+        let dir = self.folder("cannot list", relative)?;
+        transcript::list(dir).map_err(|errno| self.error("cannot list", relative, errno.into()))
     }
 
     /// Makes the names in a directory durable.
     pub fn sync_dir(&self, relative: &Path) -> Result<()> {
-        let dir = self.folder("syncing", relative)?;
+        let dir = self.folder("cannot sync", relative)?;
         self.sync(&dir, relative)
     }
 
     /// Makes the name of what `relative` leads to durable in the directory that holds it.
     pub fn sync_parent(&self, relative: &Path) -> Result<()> {
-        let (dir, _) = self.at("syncing", relative)?;
+        let (dir, _) = self.at("cannot sync", relative)?;
         self.sync(&dir, relative.parent().unwrap_or(Path::new("")))
     }
 
     fn sync(&self, dir: &OwnedFd, relative: &Path) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let sync = || Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?);
-        self.change("syncdir", "syncing", relative, sync)
+        self.change("syncdir", "cannot sync", relative, sync)
     }
 
     /// A small file's bytes; `None` if it is not there.
@@ -384,34 +391,52 @@ impl Tree {
     /// EFBIG if it is longer than [`LONGEST_SLURP`]; and what prevents reading.
     pub fn read_to_vec(&self, relative: &Path) -> Result<Option<Vec<u8>>> {
         let Some(open) = self.read(relative)? else { return Ok(None) };
-        let Some(len) = usize::try_from(open.len()?).ok().filter(|len| *len <= LONGEST_SLURP) else {
-            return Err(self.error("reading", relative, Errno::FBIG.into()));
-        };
-        let mut bytes = vec![0; len];
-        let read = open.read_full(&mut bytes, 0)?;
-        bytes.truncate(read);
-        Ok(Some(bytes))
+        let read = transcript::read_whole(&open.file, LONGEST_SLURP).map(Some);
+        read.map_err(|e| self.error("cannot read", relative, e))
     }
 
-    /// Puts a small file of turnfs's own in place: beside, fsync, rename, fsync of the directory.
+    /// As [`Tree::read_to_vec`], of a file that must be there.
+    pub fn must_read(&self, relative: &Path) -> Result<Vec<u8>> {
+        let what = || self.path.join(relative).display().to_string();
+        self.read_to_vec(relative)?.ok_or_else(|| Refusal::NotFound { what: what() })
+    }
+
+    /// Puts a small file of turnfs's own in place, durable when this returns.
     pub fn put(&self, relative: &Path, bytes: &[u8]) -> Result<()> {
         let temporary = relative.with_extension("new");
-        // What a crash left of an earlier try.
-        if self.stat(&temporary)?.is_some() {
-            self.unlink(&temporary)?;
-        }
-        let file = self.create(&temporary)?;
-        let write = || -> Result<()> {
-            file.write_all(bytes, 0)?;
-            file.sync()?;
-            self.rename(&temporary, relative, true)
+        self.replace(relative, &temporary, |new| new.write_all(bytes, 0), || Ok(())).map(drop)
+    }
+
+    /// Puts a new file in the place of `file`, durable when this returns: made and filled by `fill` under the name
+    /// `temporary` beside, fsynced, renamed, its directory fsynced. `last_look` may still refuse right before the rename.
+    pub fn replace(
+        &self,
+        file: &Path,
+        temporary: &Path,
+        fill: impl FnOnce(&Open) -> Result<()>,
+        last_look: impl FnOnce() -> Result<()>,
+    ) -> Result<Open> {
+        let new = match self.create(temporary) {
+            // What a crash left of an earlier try.
+            Err(Refusal::Io { errno: Errno::EXIST, .. }) => {
+                self.unlink(temporary)?;
+                self.create(temporary)?
+            }
+            new => new?,
         };
-        if let Err(refusal) = write() {
+        let rename = || -> Result<()> {
+            fill(&new)?;
+            new.sync()?;
+            last_look()?;
+            self.rename(temporary, file, true)
+        };
+        if let Err(refusal) = rename() {
             // On a full disk its space is wanted back at once; the next try removes it otherwise.
-            let _ = self.unlink(&temporary);
+            let _ = self.unlink(temporary);
             return Err(refusal);
         }
-        self.sync_parent(relative)
+        self.sync_parent(file)?;
+        Ok(new)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{Tree, temporary};
+use super::disk::{Open, Tree, temporary};
 use super::journal::{Direction, EntryChange, Record, StoreLock};
 use super::lease::{HeldByWriter, HeldLocks, OnWriter};
 use super::state::Locked;
@@ -34,12 +34,12 @@ pub(super) fn resolve<Made>(
     plan: &Plan<Made>,
 ) -> Result<Option<EntryChange>> {
     let Some(IndexEdit { index, edit }) = &plan.entry else { return Ok(None) };
-    let bytes = read(store, index)?;
+    let bytes = store.must_read(index)?;
     let form = form(agent)?;
     let id = edit.id().into_owned();
     let before = form.find(&bytes, &id)?;
     let after = form.edited(&bytes, edit)?;
-    Ok(Some(EntryChange { index: index.clone(), id, before, after: Some(after) }))
+    Ok(Some(EntryChange { index: index.into(), id, before, after: Some(after) }))
 }
 
 /// Whether the entry is what the change makes of it.
@@ -50,13 +50,13 @@ pub(super) fn is_applied(
     direction: Direction,
 ) -> Result<bool> {
     let form = form(agent)?;
-    let now = form.find(&read(store, &change.index)?, &change.id)?;
+    let now = form.find(&store.must_read(&change.index)?, &change.id)?;
     Ok(same(form, now.as_ref(), direction.entry_reached(change)))
 }
 
 /// Whether the session has an entry.
 pub(super) fn is_there(agent: &dyn AgentStore, store: &Tree, change: &EntryChange) -> Result<bool> {
-    Ok(form(agent)?.find(&read(store, &change.index)?, &change.id)?.is_some())
+    Ok(form(agent)?.find(&store.must_read(&change.index)?, &change.id)?.is_some())
 }
 
 /// Makes the change, durable when this returns.
@@ -70,7 +70,7 @@ pub(super) fn apply(
     direction: Direction,
 ) -> Result<()> {
     let form = form(agent)?;
-    let bytes = read(store, &change.index)?;
+    let bytes = store.must_read(&change.index)?;
     let now = form.find(&bytes, &change.id)?;
     if !same(form, now.as_ref(), direction.entry_left(change)) {
         return Err(Refusal::Changed { what: change.index.display().to_string() });
@@ -90,7 +90,7 @@ pub(super) fn roll_back(
 ) -> Result<Option<String>> {
     store.unlink(&temporary_name(&change.index))?;
     let form = form(agent)?;
-    let bytes = read(store, &change.index)?;
+    let bytes = store.must_read(&change.index)?;
     let now = form.find(&bytes, &change.id)?;
     if same(form, now.as_ref(), direction.entry_left(change)) {
         return Ok(None);
@@ -124,7 +124,7 @@ pub(super) fn opened_store(locked: &Locked) -> Result<Arc<dyn AgentStore>> {
     let of_known_kind = identity.and_then(|identity| Some((identity.agent.parse().ok()?, identity.root)));
     let unknown = || Refusal::Unsupported { what: "the agent of an interrupted cut".into() };
     let (kind, root) = of_known_kind.ok_or_else(unknown)?;
-    Ok(agents::open(kind, root))
+    Ok(agents::open(kind, &*root))
 }
 
 fn form(agent: &dyn AgentStore) -> Result<&dyn SharedIndex> {
@@ -141,35 +141,19 @@ fn same(form: &dyn SharedIndex, one: Option<&Entry>, other: Option<&Entry>) -> b
     }
 }
 
-fn read(store: &Tree, index: &Path) -> Result<Vec<u8>> {
-    store
-        .read_to_vec(index)?
-        .ok_or_else(|| Refusal::NotFound { what: store.path().join(index).display().to_string() })
-}
-
-/// A new index beside, fsynced, renamed over the old one, with its owner and mode. Not every store has a lock
+/// A new index in the place of the old one, with its owner and mode. Not every store has a lock
 /// for its index, so it is looked at once more right before: nobody's change in between is lost.
 fn write(store: &Tree, index: &Path, before: &[u8], bytes: &[u8]) -> Result<()> {
     let facts = store.stat(index)?.ok_or_else(|| Refusal::NotFound { what: index.display().to_string() })?;
-    let temporary = temporary_name(index);
-    // What a crash left of an earlier try.
-    store.unlink(&temporary)?;
-    let open = store.create(&temporary)?;
-    let put = || -> Result<()> {
-        open.write_all(bytes, 0)?;
-        open.set_owner_and_mode(facts.st_uid, facts.st_gid, facts.st_mode & 0o7777)?;
-        open.sync()?;
-        if read(store, index)? != before {
-            return Err(Refusal::Changed { what: index.display().to_string() });
-        }
-        store.rename(&temporary, index, true)
+    let fill = |new: &Open| {
+        new.write_all(bytes, 0)?;
+        new.set_owner_and_mode(facts.st_uid, facts.st_gid, facts.st_mode & 0o7777)
     };
-    if let Err(refusal) = put() {
-        // A full disk is given its space back at once.
-        let _ = store.unlink(&temporary);
-        return Err(refusal);
-    }
-    store.sync_parent(index)
+    let last_look = || match store.must_read(index)? == before {
+        true => Ok(()),
+        false => Err(Refusal::Changed { what: index.display().to_string() }),
+    };
+    store.replace(index, &temporary_name(index), fill, last_look).map(drop)
 }
 
 /// Clients ignore `*.tmp`.

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::UndoDone;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{Change, Direction, Kind, Owner, RECORD_VERSION, Record, StoreLock, now};
+use super::journal::{Change, Direction, Kind, Owner, RECORD_VERSION, Record, StoreLock};
 use super::recover::recover_session;
 use super::resolve::{self, Growth, LockedSources};
 use super::row;
@@ -21,7 +21,7 @@ use super::undone::{self, Turns};
 use super::verify::{self, Expected, is_rebuilt};
 use super::writers::{look_for_writer, take_hands};
 use crate::agents::AgentStore;
-use crate::session::{History, Lock, Refusal, Result, Rows, Session, Turn, time_of_writing};
+use crate::session::{History, Lock, Refusal, Result, Rows, Session, Turn, now, time_of_writing};
 
 /// Removes turn `n` and everything after it from `session`, which is in the store `agent`. `seen` is the view that
 /// the caller decided on: if the content differs from it now, the cut is refused. Blocks until it is durable.
@@ -68,7 +68,7 @@ pub fn undo(
         version: RECORD_VERSION,
         kind: Kind::Undo,
         number,
-        at: now(),
+        at: now().as_nanosecond(),
         owner: Owner::this_process(),
         turns_before: before,
         turns_after: plan.promise.turns,
@@ -167,7 +167,8 @@ pub fn redo(
             return Err(Refusal::MovedOn { what: left.file.display().to_string(), number });
         }
     }
-    let record = Record { kind: Kind::Redo, at: now(), owner: Owner::this_process(), ..undo.clone() };
+    let record =
+        Record { kind: Kind::Redo, at: now().as_nanosecond(), owner: Owner::this_process(), ..undo.clone() };
     locked.write_journal(&record)?;
 
     let backup = Some(&backup);
@@ -189,8 +190,6 @@ pub fn redo(
     Ok((number, undo.turns_before - undo.turns_after.min(undo.turns_before)))
 }
 
-/// The row, held before anything is done. A database with several hard links must get files of its own first, which
-/// needs a journal: `None` then, and [`late`] holds it.
 /// The rows, held before anything is done. A database with several hard links must get files of its own first, which
 /// needs a journal: `None` then.
 fn early<'a>(store: &'a Tree, rows: Option<&'a Rows>, direction: Direction) -> Result<Option<row::Held<'a>>> {
@@ -249,9 +248,9 @@ fn after_cut(session: &Session, record: &Record, direction: Direction) -> Sessio
     let mut session = session.clone();
     for (_, change) in record.files() {
         if direction.goal(change).is_none() {
-            session.files.retain(|file| *file != change.file);
-        } else if !session.files.contains(&change.file) {
-            session.files.push(change.file.clone());
+            session.files.retain(|file| **file != *change.file);
+        } else if session.files.iter().all(|file| **file != *change.file) {
+            session.files.push(change.file.to_path_buf());
         }
     }
     session

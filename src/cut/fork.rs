@@ -10,12 +10,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::Adopted;
 use super::adopted;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{
-    self, Change, Direction, Kind, NewDir, Owner, RECORD_VERSION, Record, StoreLock, StoredPath, now,
-};
+use super::journal::{self, Change, Direction, Kind, NewDir, Owner, RECORD_VERSION, Record, StoreLock};
 use super::lease::HeldLocks;
 use super::recover::recover_session;
 use super::resolve::{self, Growth, LockedSources};
@@ -25,7 +24,10 @@ use super::transaction::{Cut, Prepared};
 use super::verify::{self, Expected, Proof, is_rebuilt};
 use super::writers::take_hands;
 use crate::agents::AgentStore;
-use crate::session::{Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey};
+use crate::session::{
+    Content, FileHash, ForkPlan, History, NewFiles, Refusal, Result, Session, SessionKey, StorePath, now,
+    time_of_writing,
+};
 
 pub(super) fn fork(
     agent: &dyn AgentStore,
@@ -41,19 +43,23 @@ pub(super) fn fork(
     Fork { agent, store, source: store, locked, session, seen, plan: &plan, proof }.make(n)
 }
 
-/// The copy of the whole session in `project`, and whether it was there before: made by an earlier call, and
-/// `is_there` says that it still is.
-pub(super) fn adopt(
+/// Makes a copy of the whole of `session` that belongs to `project` (absolute and resolved), unless an earlier
+/// call made one that `is_there` still knows by its id.
+///
+/// # Errors
+/// As [`super::fork`]; nothing is left behind in the store (turnfs's own note of the copy stays, which then names none).
+pub fn adopt(
     agent: &dyn AgentStore,
     state: &StateDir,
     session: &Session,
     seen: &History,
     project: &Path,
     is_there: &dyn Fn(&str) -> bool,
-) -> Result<(String, bool)> {
+) -> Result<Adopted> {
+    time_of_writing()?;
     let (store, locked) = lock(state, session)?;
     if let Some(id) = adopted::copies(&locked.folder, project)?.into_iter().find(|id| is_there(id)) {
-        return Ok((id, true));
+        return Ok(Adopted::Before { id });
     }
     let n = seen.last_finished()?;
     let plan = agent.plan_fork(session, seen, n, Some(project))?;
@@ -62,7 +68,7 @@ pub(super) fn adopt(
     let proof = Proof::Turns;
     let (store, locked) = (&store, &locked);
     let id = Fork { agent, store, source: store, locked, session, seen, plan: &plan, proof }.make(n)?;
-    Ok((id, false))
+    Ok(Adopted::Now { id })
 }
 
 pub(super) fn lock(state: &StateDir, session: &Session) -> Result<(Tree, Locked)> {
@@ -121,7 +127,7 @@ impl Fork<'_> {
             NewFiles::Dir { dir, staging, .. } => {
                 self.must_be_free(dir)?;
                 changes.extend(entry()?);
-                changes.push(Change::Dir(NewDir { dir: dir.clone(), staging: staging.clone() }));
+                changes.push(Change::Dir(NewDir { dir: dir.into(), staging: staging.into() }));
             }
             NewFiles::Beside { files, rows } => {
                 if files.is_empty() {
@@ -132,7 +138,7 @@ impl Fork<'_> {
                 }
                 changes.push(Change::Files(journal::NewFiles {
                     dirs: self.missing_above(files)?,
-                    files: files.iter().map(|(file, _)| StoredPath(file.clone())).collect(),
+                    files: files.iter().map(|(file, _)| file.into()).collect(),
                 }));
                 changes.extend(entry()?);
                 changes.extend(rows.clone().map(Change::Rows));
@@ -142,7 +148,7 @@ impl Fork<'_> {
             version: RECORD_VERSION,
             kind: Kind::Fork,
             number: 0,
-            at: now(),
+            at: now().as_nanosecond(),
             owner: Owner::this_process(),
             turns_before: 0,
             turns_after: self.plan.promise.turns,
@@ -164,7 +170,7 @@ impl Fork<'_> {
             None => Ok(()),
             Some(_) => {
                 let path = self.store.path().join(place);
-                Err(Refusal::io("making", &path, rustix::io::Errno::EXIST.into()))
+                Err(Refusal::io("cannot make", &path, rustix::io::Errno::EXIST.into()))
             }
         }
     }
@@ -202,14 +208,14 @@ impl Fork<'_> {
     }
 
     /// The directories above these files that are not there, outermost first.
-    fn missing_above(&self, files: &[(PathBuf, Content)]) -> Result<Vec<StoredPath>> {
-        let mut missing: Vec<StoredPath> = Vec::new();
+    fn missing_above(&self, files: &[(PathBuf, Content)]) -> Result<Vec<StorePath>> {
+        let mut missing: Vec<StorePath> = Vec::new();
         for (file, _) in files {
             let above: Vec<&Path> =
                 file.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
             for dir in above.into_iter().rev() {
-                if !missing.iter().any(|known| known.0 == dir) && self.store.stat(dir)?.is_none() {
-                    missing.push(StoredPath(dir.to_owned()));
+                if !missing.iter().any(|known| **known == *dir) && self.store.stat(dir)?.is_none() {
+                    missing.push(dir.into());
                 }
             }
         }

@@ -2,19 +2,16 @@
 //!
 //! One record serves both: it is `journal.json` while the cut is under way, and the rename of that file to
 //! `undone/<n>/undo.json` (undo) or `undone/<n>/redone.json` (redo) is the one moment at which the cut
-//! counts. Paths are bytes on Unix; one that is not UTF-8 is stored as a list of bytes.
+//! counts.
 
 mod version_1;
 
-use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::session::{Entry, FileHash, Lock, Rows};
+use crate::session::{Entry, FileHash, Lock, PathText, Rows, StorePath};
 
 /// The version of the files in the state directory.
 pub(super) const VERSION: u32 = 1;
@@ -30,7 +27,7 @@ pub(super) enum Kind {
     Fork,
 }
 
-/// A cut as it stands in `journal.json`, `undo.json` and `redone.json`. Paths of the store are relative to its root.
+/// A cut as it stands in `journal.json`, `undo.json` and `redone.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     /// [`RECORD_VERSION`]; one of another version is left alone.
@@ -105,7 +102,7 @@ impl Record {
 
     /// The change to a file, with its number.
     pub fn file(&self, file: &Path) -> Option<(usize, &FileChange)> {
-        self.files().find(|(_, change)| change.file == *file)
+        self.files().find(|(_, change)| *change.file == *file)
     }
 
     /// The files that are changed in place, in the record's order.
@@ -156,12 +153,9 @@ impl Record {
 /// A link of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LinkSeen {
-    /// Relative to the store's root.
-    #[serde(with = "path_text")]
-    pub path: PathBuf,
+    pub path: StorePath,
     /// What it says.
-    #[serde(with = "path_text")]
-    pub text: PathBuf,
+    pub text: PathText,
     /// The inode of the directory that it leads to in the end, or of the one that holds the file that it leads to.
     /// (Device numbers may change with each start of the system.)
     pub inode: u64,
@@ -171,33 +165,26 @@ pub(super) struct LinkSeen {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewFiles {
     /// The directories above them that were not there, outermost first.
-    pub dirs: Vec<StoredPath>,
+    pub dirs: Vec<StorePath>,
     /// In the order in which they are made.
-    pub files: Vec<StoredPath>,
+    pub files: Vec<StorePath>,
 }
-
-/// A path of the store, relative to its root.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct StoredPath(#[serde(with = "path_text")] pub PathBuf);
 
 /// A lock file of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StoreLock {
-    #[serde(with = "path_text")]
-    pub file: PathBuf,
+    pub file: StorePath,
     /// Held by whoever has the session open; else a short lock that is waited for.
     pub claim: bool,
     /// Held while `file` is taken and left.
     #[serde(default)]
-    pub gate: Option<PathBuf>,
+    pub gate: Option<StorePath>,
 }
 
 /// What happens to one entry of a shared index.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EntryChange {
-    #[serde(with = "path_text")]
-    pub index: PathBuf,
+    pub index: StorePath,
     pub id: String,
     /// `None`: there was none.
     pub before: Option<Entry>,
@@ -208,10 +195,10 @@ impl StoreLock {
     /// Those of a plan's locks that are lock files.
     pub fn of(locks: &[Lock]) -> Vec<StoreLock> {
         let lock = |lock: &Lock| match lock {
-            Lock::Flock { file, .. } => Some(StoreLock { file: file.clone(), claim: false, gate: None }),
-            Lock::Claim { file } => Some(StoreLock { file: file.clone(), claim: true, gate: None }),
+            Lock::Flock { file, .. } => Some(StoreLock { file: file.into(), claim: false, gate: None }),
+            Lock::Claim { file } => Some(StoreLock { file: file.into(), claim: true, gate: None }),
             Lock::Gated { gate, file } => {
-                Some(StoreLock { file: file.clone(), claim: true, gate: Some(gate.clone()) })
+                Some(StoreLock { file: file.into(), claim: true, gate: Some(gate.into()) })
             }
             Lock::Lease { .. } => None,
         };
@@ -219,12 +206,13 @@ impl StoreLock {
     }
 
     pub fn lock(&self) -> Lock {
+        let file = self.file.to_path_buf();
         if let Some(gate) = &self.gate {
-            return Lock::Gated { gate: gate.clone(), file: self.file.clone() };
+            return Lock::Gated { gate: gate.to_path_buf(), file };
         }
         match self.claim {
-            true => Lock::Claim { file: self.file.clone() },
-            false => Lock::Flock { file: self.file.clone(), create: true },
+            true => Lock::Claim { file },
+            false => Lock::Flock { file, create: true },
         }
     }
 }
@@ -242,22 +230,18 @@ pub(super) struct Owner {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewDir {
     /// Its place.
-    #[serde(with = "path_text")]
-    pub dir: PathBuf,
+    pub dir: StorePath,
     /// Where it is built, out of every client's sight.
-    #[serde(with = "path_text")]
-    pub staging: PathBuf,
+    pub staging: StorePath,
 }
 
 /// A file as it was seen, or is left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Seen {
-    #[serde(with = "path_text")]
-    pub file: PathBuf,
+    pub file: StorePath,
     /// Bytes; `None`: not there.
     pub len: Option<u64>,
     /// Of all its bytes (xxh3, 128 bits); of no bytes where it is not there.
-    #[serde(with = "hash_text")]
     pub hash: FileHash,
 }
 
@@ -265,8 +249,7 @@ pub(super) struct Seen {
 /// (both in the undo's `files/`, `i` being the change's place in [`Record::files`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct FileChange {
-    #[serde(with = "path_text")]
-    pub file: PathBuf,
+    pub file: StorePath,
     pub how: How,
     /// Bytes.
     pub keep: u64,
@@ -292,7 +275,6 @@ pub(super) struct Image {
     /// Bytes.
     pub len: u64,
     /// Of all of the file, kept part included.
-    #[serde(with = "hash_text")]
     pub hash: FileHash,
     /// Permission bits (0o7777).
     pub mode: u32,
@@ -365,58 +347,12 @@ fn start_time(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Nanoseconds since 1970.
-pub(super) fn now() -> i128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
-}
-
 /// The session that a folder of the state directory belongs to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SessionIdentity {
     pub version: u32,
     pub agent: String,
     pub id: String,
-    #[serde(with = "path_text")]
-    pub root: PathBuf,
-    #[serde(with = "path_text")]
-    pub path: PathBuf,
-}
-
-pub(super) mod path_text {
-    use super::*;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Text {
-        Utf8(String),
-        Bytes(Vec<u8>),
-    }
-
-    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        match path.to_str() {
-            Some(text) => Text::Utf8(text.to_owned()),
-            None => Text::Bytes(path.as_os_str().as_bytes().to_vec()),
-        }
-        .serialize(to)
-    }
-
-    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
-        Ok(match Text::deserialize(from)? {
-            Text::Utf8(text) => PathBuf::from(text),
-            Text::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
-        })
-    }
-}
-
-mod hash_text {
-    use super::*;
-
-    pub fn serialize<S: Serializer>(hash: &FileHash, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(hash)
-    }
-
-    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<FileHash, D::Error> {
-        let text = String::deserialize(from)?;
-        u128::from_str_radix(&text, 16).map(FileHash).map_err(serde::de::Error::custom)
-    }
+    pub root: PathText,
+    pub path: StorePath,
 }

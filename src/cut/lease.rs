@@ -56,7 +56,7 @@ impl Gated {
         };
         let made_gate = store.stat(gate)?.is_none();
         let _gate = Gated::enter(store, gate)?;
-        let Some(held) = Flock::within(open_or_create(store, file)?, Duration::ZERO)? else {
+        let Some(held) = Flock::within(store.open_or_create(file)?, Duration::ZERO)? else {
             return Ok(None);
         };
         let store = store.sub(Path::new(""))?;
@@ -65,7 +65,7 @@ impl Gated {
     }
 
     fn enter(store: &Tree, gate: &Path) -> Result<Flock> {
-        let held = Flock::within(open_or_create(store, gate)?, PATIENCE)?;
+        let held = Flock::within(store.open_or_create(gate)?, PATIENCE)?;
         held.ok_or_else(|| Refusal::StoreLocked { what: gate.display().to_string() })
     }
 }
@@ -88,19 +88,6 @@ impl Drop for Gated {
         if let Err(refusal) = leave() {
             log::warn!("the lock file {} stays: {refusal}", self.file.display());
         }
-    }
-}
-
-fn open_or_create(store: &Tree, file: &Path) -> Result<Open> {
-    match store.write(file)? {
-        Some(open) => Ok(open),
-        None => match store.create(file) {
-            // Somebody made it in this moment.
-            Err(Refusal::Io { errno: rustix::io::Errno::EXIST, .. }) => {
-                store.write(file)?.ok_or_else(|| Refusal::StoreLocked { what: file.display().to_string() })
-            }
-            other => other,
-        },
     }
 }
 
@@ -304,6 +291,20 @@ impl HeldLocks {
         self.files.get(file).map(|hold| &hold.open)
     }
 
+    /// Lets `act` read a file of the store: as these hands hold it, for a leased file cannot be opened twice. `None` if
+    /// it is not there.
+    pub fn read<T>(
+        &self,
+        store: &Tree,
+        file: &Path,
+        act: impl FnOnce(&Open) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.file(file) {
+            Some(open) => act(open).map(Some),
+            None => store.read(file)?.as_ref().map(act).transpose(),
+        }
+    }
+
     /// Whether a program waits to write to a file that these hands hold with a lease.
     pub fn writer_waits(&self, file: &Path) -> bool {
         self.files.get(file).is_some_and(Hold::writer_waits)
@@ -336,7 +337,7 @@ impl Flock {
                 }
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(Refusal::io("locking", Path::new("lock"), e.into())),
+                Err(e) => return Err(open.error("cannot lock", e.into())),
             }
         }
     }
@@ -349,7 +350,7 @@ impl Flock {
                 Ok(true)
             }
             Err(Errno::AGAIN) => Ok(false),
-            Err(e) => Err(Refusal::io("locking", Path::new("lock"), e.into())),
+            Err(e) => Err(open.error("cannot lock", e.into())),
         }
     }
 }

@@ -11,7 +11,7 @@
 //!   `entry`, a database by `row`). `verify` compares what is read afterwards with the promise, `writers` refuses
 //!   while somebody else is at work.
 //! - `several_names` keeps hard-linked files out of in-place changes.
-//! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` hashes.
+//! - `lease` holds the store's files and locks meanwhile (`host` names who else does), `scan` compares what is in them.
 //! - `state` is turnfs's own folder for a session, in it `journal` (what is under way or was done), `undone`
 //!   (what undos removed; `prune` deletes it) and `adopted`; `private` refuses what somebody else may have put
 //!   there. `disk` has every operation on files; `fault` makes it fail in tests.
@@ -44,6 +44,7 @@ mod tests;
 
 pub use branch::{fork as fork_undone, fork_abandoned};
 pub use execute::{redo, undo};
+pub use fork::adopt;
 pub use private::PrivateDir;
 pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
@@ -127,27 +128,6 @@ pub enum Adopted {
     Before {
         id: String,
     },
-}
-
-/// Makes a copy of the whole of `session` that belongs to `project` (absolute and resolved), unless an earlier
-/// call made one that `is_there` still knows by its id.
-///
-/// # Errors
-/// As [`fork`]; nothing is left behind in the store (turnfs's own note of the copy stays, which then names none).
-pub fn adopt(
-    agent: &dyn AgentStore,
-    state: &StateDir,
-    session: &Session,
-    seen: &History,
-    project: &Path,
-    is_there: &dyn Fn(&str) -> bool,
-) -> Result<Adopted> {
-    time_of_writing()?;
-    let made = fork::adopt(agent, state, session, seen, project, is_there)?;
-    Ok(match made {
-        (id, false) => Adopted::Now { id },
-        (id, true) => Adopted::Before { id },
-    })
 }
 
 /// The id of the copy that [`adopt`] would find; changes nothing.

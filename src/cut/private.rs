@@ -1,18 +1,16 @@
 //! What turnfs keeps of its own is used only where nobody else can have put it: directories and files of this
 //! user that no other user can write, never through a symlink, never a file with a second name.
 //!
-//! [`PrivateDir`] is for `daemon` (log, locks and notes of mount points); the journals and backups go through
-//! `disk`, which asks the same two questions.
+//! `disk` asks that of everything in a private [`Tree`]; [`PrivateDir`] is one for `daemon` (log, locks and notes of
+//! mount points).
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::disk::Tree;
 use crate::session::{Refusal, Result};
 
 /// Refuses a directory that another user may have put things into.
@@ -72,7 +70,7 @@ pub(super) fn opening(path: &Path, errno: Errno, directory: bool) -> Refusal {
             let cure = format!("move it away (`mv {0} {0}.old`) and repeat", path.display());
             not_private(path, "is not a regular file", cure)
         }
-        _ => Refusal::io("opening", path, errno.into()),
+        _ => Refusal::io("cannot open", path, errno.into()),
     }
 }
 
@@ -85,43 +83,15 @@ fn not_private(path: &Path, why: &'static str, cure: String) -> Refusal {
     Refusal::NotPrivate { path: path.to_owned(), why, cure }
 }
 
-/// A directory of turnfs's own that passed `check_dir`. Names are single components.
+/// A directory of turnfs's own that is no session's, closed to other users. Names are single components.
 #[derive(Debug)]
-pub struct PrivateDir {
-    dir: OwnedFd,
-    path: PathBuf,
-}
+pub struct PrivateDir(Tree);
 
 impl PrivateDir {
-    /// The directory at `path`; `None` if nothing is there.
-    pub(super) fn open(path: &Path) -> Result<Option<PrivateDir>> {
-        match rustix::fs::open(path, DIRECTORY, Mode::empty()) {
-            Ok(dir) => PrivateDir::checked(dir, path).map(Some),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(opening(path, errno, true)),
-        }
-    }
-
-    fn checked(dir: OwnedFd, path: &Path) -> Result<PrivateDir> {
-        let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", path, e.into()))?;
-        check_dir(&facts, path)?;
-        if facts.st_mode & 0o077 != 0 {
-            // Only its owner wrote here; others need not look either.
-            rustix::fs::fchmod(&dir, Mode::RWXU).map_err(|e| Refusal::io("closing", path, e.into()))?;
-        }
-        Ok(PrivateDir { dir, path: path.to_owned() })
-    }
-
-    /// As [`PrivateDir::open`], making it (0700) if nothing is there. What is above it is made, too.
-    pub(super) fn open_or_make(path: &Path) -> Result<PrivateDir> {
-        if let Some(dir) = PrivateDir::open(path)? {
-            return Ok(dir);
-        }
-        let made = |error| Refusal::io("making", path, error);
-        std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
-            .create(path)
-            .map_err(made)?;
-        PrivateDir::open(path)?.ok_or_else(|| made(Errno::NOENT.into()))
+    /// An open private tree.
+    pub(super) fn of(tree: Tree) -> Result<PrivateDir> {
+        tree.close_to_others()?;
+        Ok(PrivateDir(tree))
     }
 
     /// The directory `name` in it; `None` if nothing is there.
@@ -129,11 +99,9 @@ impl PrivateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`], or what prevents opening it.
     pub fn below(&self, name: &str) -> Result<Option<PrivateDir>> {
-        let path = self.path.join(name);
-        match rustix::fs::openat(&self.dir, name, DIRECTORY, Mode::empty()) {
-            Ok(dir) => PrivateDir::checked(dir, &path).map(Some),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(opening(&path, errno, true)),
+        match self.0.stat(Path::new(name))? {
+            Some(_) => PrivateDir::of(self.0.sub(Path::new(name))?).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -142,15 +110,8 @@ impl PrivateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`], or what prevents making it.
     pub fn below_or_made(&self, name: &str) -> Result<PrivateDir> {
-        if let Some(dir) = self.below(name)? {
-            return Ok(dir);
-        }
-        let path = self.path.join(name);
-        match rustix::fs::mkdirat(&self.dir, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(Refusal::io("making", &path, errno.into())),
-        }
-        self.below(name)?.ok_or_else(|| Refusal::io("making", &path, Errno::NOENT.into()))
+        self.0.ensure_dir(Path::new(name))?;
+        PrivateDir::of(self.0.sub(Path::new(name))?)
     }
 
     /// Opens the file `name`; `None` if nothing is there. Never waits for a FIFO.
@@ -158,34 +119,20 @@ impl PrivateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`], or what prevents opening it.
     pub fn read(&self, name: &str) -> Result<Option<File>> {
-        match self.open_file(name, OFlags::RDONLY) {
-            Err(Refusal::Io { errno: Errno::NOENT, .. }) => Ok(None),
-            other => other.map(Some),
-        }
+        Ok(self.0.read(Path::new(name))?.map(|open| open.file))
     }
 
-    /// Opens the file `name` for writing, made (0600) if nothing is there; nothing in it is changed. With
-    /// `append` all writes go to its end.
+    /// Opens the file `name` for writing to its end, made (0600) if nothing is there; nothing in it is changed.
     ///
     /// # Errors
     /// [`Refusal::NotPrivate`], or what prevents opening it.
-    pub fn write(&self, name: &str, append: bool) -> Result<File> {
-        let append = if append { OFlags::APPEND } else { OFlags::empty() };
-        let file = self.open_file(name, OFlags::WRONLY | OFlags::CREATE | append)?;
-        // Whatever the umask, and whatever it was.
-        rustix::fs::fchmod(&file, PRIVATE_FILE)
-            .map_err(|e| Refusal::io("closing to others", &self.path.join(name), e.into()))?;
+    pub fn append(&self, name: &str) -> Result<File> {
+        let file = self.0.open_or_create(Path::new(name))?.file;
+        // Whatever the mode was.
+        rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
+            .and_then(|()| rustix::fs::fcntl_setfl(&file, OFlags::APPEND))
+            .map_err(|e| Refusal::io("cannot set the mode of", &self.path().join(name), e.into()))?;
         Ok(file)
-    }
-
-    fn open_file(&self, name: &str, access: OFlags) -> Result<File> {
-        let path = self.path.join(name);
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = rustix::fs::openat(&self.dir, name, flags, PRIVATE_FILE)
-            .map_err(|errno| opening(&path, errno, false))?;
-        let facts = rustix::fs::fstat(&fd).map_err(|e| Refusal::io("looking at", &path, e.into()))?;
-        check_file(&facts, &path, access.contains(OFlags::WRONLY))?;
-        Ok(File::from(fd))
     }
 
     /// The whole of the small file `name`; `None` if nothing is there.
@@ -193,25 +140,15 @@ impl PrivateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`], or what prevents reading it.
     pub fn content(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let Some(file) = self.read(name)? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        let limit = LARGEST_NOTE;
-        file.take(limit)
-            .read_to_end(&mut bytes)
-            .map_err(|e| Refusal::io("reading", &self.path.join(name), e))?;
-        Ok(Some(bytes))
+        self.0.read_to_vec(Path::new(name))
     }
 
-    /// Puts a small file in place, over what may be there.
+    /// Puts a small file in place, over what may be there, durable when this returns.
     ///
     /// # Errors
     /// What prevents it; what was there stays then.
     pub fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let temporary = format!("{name}.new");
-        self.remove(&temporary)?;
-        let mut file = self.open_file(&temporary, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-        file.write_all(bytes).map_err(|e| Refusal::io("writing", &self.path.join(name), e))?;
-        self.rename(&temporary, name)
+        self.0.put(Path::new(name), bytes)
     }
 
     /// Renames a file in it, over what may be there.
@@ -219,8 +156,7 @@ impl PrivateDir {
     /// # Errors
     /// What prevents it.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        rustix::fs::renameat(&self.dir, from, &self.dir, to)
-            .map_err(|e| Refusal::io("renaming to", &self.path.join(to), e.into()))
+        self.0.rename(Path::new(from), Path::new(to), true)
     }
 
     /// Removes a file from it; one that is not there is fine.
@@ -228,37 +164,29 @@ impl PrivateDir {
     /// # Errors
     /// What prevents it.
     pub fn remove(&self, name: &str) -> Result<()> {
-        match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(Refusal::io("removing", &self.path.join(name), errno.into())),
-        }
+        self.0.unlink(Path::new(name))
     }
 
     /// The inode number of what has the name `name`, symlinks not followed; `None` if nothing has.
-    pub fn inode(&self, name: impl AsRef<OsStr>) -> Option<u64> {
-        let facts = rustix::fs::statat(&self.dir, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
-        facts.ok().map(|facts| facts.st_ino)
+    pub fn inode(&self, name: &str) -> Option<u64> {
+        Some(self.0.stat(Path::new(name)).ok()??.st_ino)
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 }
-
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
-/// Longest file that [`PrivateDir::content`] reads, bytes.
-const LARGEST_NOTE: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+    use std::io::Write as _;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
     use rustix::fs::CWD;
 
+    use super::super::StateDir;
     use super::*;
 
     #[test]
@@ -275,12 +203,10 @@ mod tests {
         rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         std::fs::create_dir(at("dir")).unwrap();
         symlink(at("dir"), at("link to dir")).unwrap();
-        let own = PrivateDir::open(dir.path()).unwrap().unwrap();
+        let own = StateDir::at(dir.path()).private().unwrap().unwrap();
         for name in ["link", "dangling", "twice", "open", "fifo", "dir"] {
-            for append in [false, true] {
-                let refused = own.write(name, append).unwrap_err();
-                assert!(matches!(refused, Refusal::NotPrivate { .. }), "{name}: {refused:?}");
-            }
+            let refused = own.append(name).unwrap_err();
+            assert!(matches!(refused, Refusal::NotPrivate { .. }), "{name}: {refused:?}");
         }
         for name in ["link to dir", "victim"] {
             assert!(matches!(own.below_or_made(name), Err(Refusal::NotPrivate { .. })), "{name}");
@@ -293,13 +219,13 @@ mod tests {
     fn what_is_ours_is_made_for_us_alone_and_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         for _ in 0..2 {
-            let own = PrivateDir::open_or_make(&dir.path().join("deep/own")).unwrap();
+            let own = StateDir::at(&dir.path().join("deep/own")).private_or_made().unwrap();
             let below = own.below_or_made("d").unwrap();
-            below.write("f", true).unwrap().write_all(b"x").unwrap();
+            below.append("f").unwrap().write_all(b"x").unwrap();
             assert_eq!(below.path().metadata().unwrap().mode() & 0o7777, 0o700);
             assert_eq!(below.path().join("f").metadata().unwrap().mode() & 0o7777, 0o600);
         }
-        let own = PrivateDir::open(&dir.path().join("deep/own/d")).unwrap().unwrap();
+        let own = StateDir::at(&dir.path().join("deep/own/d")).private().unwrap().unwrap();
         assert_eq!(own.content("f").unwrap().unwrap(), b"xx");
         assert!(own.read("missing").unwrap().is_none() && own.inode("missing").is_none());
         own.put("f", b"y").unwrap();

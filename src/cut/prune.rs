@@ -1,5 +1,6 @@
 //! The only thing that deletes backups of undos that could still be read or redone.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::state::{BAD_JOURNAL, Folder, JOURNAL, Locked, StateDir, undone_dir};
 use super::undone;
 use crate::agents;
 use crate::session::{AgentKind, Result};
+use crate::transcript::EntryKind;
 
 /// A backup that was pruned, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,15 +100,16 @@ fn is_gone(folder: &Folder, identity: &SessionIdentity) -> Result<bool> {
 
 fn has_journal(locked: &Locked) -> Result<bool> {
     let names = locked.tree().list(Path::new(""))?;
-    Ok(names.iter().any(|(name, _)| name == JOURNAL || name.to_string_lossy().starts_with(BAD_JOURNAL)))
+    let is_journal = |name: &OsStr| name == JOURNAL || name.to_string_lossy().starts_with(BAD_JOURNAL);
+    Ok(names.iter().any(|entry| is_journal(&entry.name)))
 }
 
 fn bytes_below(tree: &Tree, dir: &Path) -> Result<u64> {
     let mut bytes = 0;
-    for (name, kind) in tree.list(dir)? {
-        let path = dir.join(name);
-        bytes += match kind {
-            rustix::fs::FileType::Directory => bytes_below(tree, &path)?,
+    for entry in tree.list(dir)? {
+        let path = dir.join(entry.name);
+        bytes += match entry.kind {
+            EntryKind::Dir => bytes_below(tree, &path)?,
             _ => tree.stat(&path)?.map_or(0, |facts| facts.st_size as u64),
         };
     }

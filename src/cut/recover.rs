@@ -7,14 +7,14 @@
 //! from which the agent has gone on since ([`is_worked_on`]).
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::apply::ApplyContext;
 use super::disk::Tree;
 use super::entry;
-use super::journal::{Change, Direction, Kind, Record, StoredPath};
+use super::journal::{Change, Direction, Kind, Record};
 use super::lease::HeldLocks;
 use super::row;
 use super::several_names;
@@ -22,7 +22,7 @@ use super::state::{BAD_JOURNAL, BRANCH, Folder, JOURNAL, Locked, StateDir, undon
 use super::transaction::{leases_for, remove_journal, roll_back};
 use super::undone;
 use crate::agents::AgentStore;
-use crate::session::{Refusal, Result};
+use crate::session::{Refusal, Result, now};
 
 /// Finishes or rolls back what a crash left half done; one sentence for each. Called by each
 /// mount, at its start and every two seconds, and by the commands that show or change sessions.
@@ -35,8 +35,8 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
     for folder in Folder::all(state)? {
         let names = folder.tree.list(Path::new(""))?;
         // Also one that could not be read and was put aside, and one that was not finished.
-        let has_journal = names.iter().any(|(name, _)| name.to_string_lossy().starts_with("journal"));
-        let has_copy = names.iter().any(|(name, _)| name == BRANCH);
+        let has_journal = names.iter().any(|entry| entry.name.to_string_lossy().starts_with("journal"));
+        let has_copy = names.iter().any(|entry| entry.name == BRANCH);
         if !has_journal && !has_copy && folder.numbers()? == undone::counting_numbers(&folder)? {
             continue;
         }
@@ -67,7 +67,7 @@ pub fn recover(state: &StateDir) -> Result<Vec<String>> {
 /// # Errors
 /// What prevents reading turnfs's own state.
 pub fn leftovers(state: &StateDir) -> Result<Vec<Leftover>> {
-    let Some((tree, _)) = state.look()? else { return Ok(Vec::new()) };
+    let Some(tree) = state.look()? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for folder in Folder::all_in(&tree)? {
         let who = match folder.identity()? {
@@ -210,7 +210,7 @@ fn complete_fork(agent: &dyn AgentStore, store: &Tree, record: &Record) -> Resul
                 return Ok(store.stat(&new.dir)?.map(|_| name));
             }
             Change::Files(new) if entry.is_none() => {
-                for StoredPath(file) in &new.files {
+                for file in &new.files {
                     if store.stat(file)?.is_none() {
                         return Ok(None);
                     }
@@ -228,14 +228,13 @@ fn complete_fork(agent: &dyn AgentStore, store: &Tree, record: &Record) -> Resul
 
 /// Keeps a journal that cannot be used under another name; every recovery reports it.
 fn set_aside(locked: &Locked) -> Result<()> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    let name = format!("{BAD_JOURNAL}{since}");
+    let name = format!("{BAD_JOURNAL}{}", now().as_nanosecond());
     locked.tree().rename(Path::new(JOURNAL), Path::new(&name), false)?;
     locked.tree().sync_dir(Path::new(""))
 }
 
 fn bad_journals(tree: &Tree) -> Result<Vec<String>> {
-    let names = tree.list(Path::new(""))?.into_iter().map(|(name, _)| name.to_string_lossy().into_owned());
+    let names = tree.list(Path::new(""))?.into_iter().map(|entry| entry.name.to_string_lossy().into_owned());
     let bad = names.filter(|name| name.starts_with(BAD_JOURNAL));
     Ok(bad
         .map(|name| {
@@ -276,5 +275,5 @@ fn holds_findings(locked: &Locked, number: u32) -> Result<bool> {
         return Ok(false);
     }
     let names = locked.tree().list(&files)?;
-    Ok(names.iter().any(|(name, _)| name.to_string_lossy().contains(".found-")))
+    Ok(names.iter().any(|entry| entry.name.to_string_lossy().contains(".found-")))
 }

@@ -8,7 +8,7 @@ use super::journal::{Direction, FileChange, How, Image, Seen};
 use super::lease::HeldLocks;
 use super::scan::{Scan, scan_file};
 use crate::session::{Changes, Content, FileHash, FileView, Part, Refusal, Result, Step};
-use crate::transcript;
+use crate::transcript::{self, Prefix};
 
 /// The files that a plan was made from, as they are under the locks.
 pub(super) struct LockedSources {
@@ -80,9 +80,9 @@ impl LockedSources {
 
     /// Every file of the ground as the changes leave it.
     pub fn left_by(&self, changes: &[FileChange]) -> Vec<Seen> {
-        let untouched = self.scans.iter().filter(|(file, _)| changes.iter().all(|c| c.file != *file));
+        let untouched = self.scans.iter().filter(|(file, _)| changes.iter().all(|c| *c.file != **file));
         let untouched = untouched.map(|(file, scan)| Seen {
-            file: file.clone(),
+            file: file.into(),
             len: scan.as_ref().map(|scan| scan.len),
             hash: scan.as_ref().map_or(FileHash::of(b""), |scan| scan.hash),
         });
@@ -127,8 +127,7 @@ impl LockedSources {
                 let tail = if newline { Tail::Bytes(b"\n".to_vec()) } else { Tail::Nothing };
                 let after = Some(Image { len, hash, ..before });
                 let how = How::InPlace;
-                let change =
-                    FileChange { file: file.clone(), how, keep: *bytes, before: Some(before), after };
+                let change = FileChange { file: file.into(), how, keep: *bytes, before: Some(before), after };
                 return Ok(Some(Resolved { change, tail }));
             }
             Step::Append { file, at, bytes } => {
@@ -140,14 +139,14 @@ impl LockedSources {
                 };
                 let after = Some(Image { len: at + bytes.len() as u64, hash, ..before });
                 let how = How::InPlace;
-                let change = FileChange { file: file.clone(), how, keep: *at, before: Some(before), after };
+                let change = FileChange { file: file.into(), how, keep: *at, before: Some(before), after };
                 return Ok(Some(Resolved { change, tail: Tail::Bytes(bytes.clone()) }));
             }
             Step::MoveAside { file } => {
                 let (before, _) = self.image(store, hands, file)?;
                 let Some(before) = before else { return Ok(None) };
                 let change = FileChange {
-                    file: file.clone(),
+                    file: file.into(),
                     how: How::Rename,
                     keep: 0,
                     before: Some(before),
@@ -163,7 +162,7 @@ impl LockedSources {
         // A file that is not there has no inode to keep.
         let in_place = matches!(step, Step::Overwrite { .. }) && before.is_some();
         let how = if in_place { How::InPlace } else { How::Rename };
-        Ok(Some(Resolved { change: FileChange { file: file.clone(), how, keep: 0, before, after }, tail }))
+        Ok(Some(Resolved { change: FileChange { file: file.into(), how, keep: 0, before, after }, tail }))
     }
 
     /// The file as it is, and what a new one in its place would be like.
@@ -202,7 +201,7 @@ impl LockedSources {
     ) -> Result<(u64, FileHash, Tail)> {
         match content {
             Content::Bytes(bytes) => {
-                let hash = FileHash(xxhash_rust::xxh3::xxh3_128(bytes));
+                let hash = FileHash::of(bytes);
                 Ok((bytes.len() as u64, hash, Tail::Bytes(bytes.clone())))
             }
             Content::Prefix { file, bytes } => {
@@ -211,17 +210,13 @@ impl LockedSources {
                 Ok((len, hash, Tail::Prefix { file: file.clone(), bytes: *bytes, newline }))
             }
             Content::Parts(parts) => {
-                let mut gathered = Gathered::default();
+                let mut passed = Prefix::default();
                 each_part(store, hands, parts, |bytes| {
-                    gathered.add(bytes);
+                    passed.add(bytes);
                     Ok(())
                 })?;
-                let newline = gathered.last.is_some_and(|last| last != b'\n');
-                if newline {
-                    gathered.add(b"\n");
-                }
-                let hash = FileHash(gathered.hash.digest128());
-                Ok((gathered.len, hash, Tail::Parts { parts: parts.clone(), newline }))
+                let (len, hash, newline) = passed.finished();
+                Ok((len, hash, Tail::Parts { parts: parts.clone(), newline }))
             }
             Content::Whole { file } => {
                 let scan = self.scan(store, hands, file)?.ok_or_else(|| gone(file))?;
@@ -253,15 +248,9 @@ impl Resolved {
     pub fn back_up(&self, index: usize, store: &Tree, hands: &HeldLocks, backup: &Tree) -> Result<()> {
         let before = backup.create(&Direction::Undo.start_tail(index))?;
         if let Some(image) = self.change.before {
-            let opened;
-            let source = match hands.file(&self.change.file) {
-                Some(open) => open,
-                None => {
-                    opened = store.read(&self.change.file)?.ok_or_else(|| gone(&self.change.file))?;
-                    &opened
-                }
-            };
-            before.copy_from(source, self.change.keep, image.len - self.change.keep, 0)?;
+            let FileChange { file, keep, .. } = &self.change;
+            let copy = |source: &Open| before.copy_from(source, *keep, image.len - keep, 0);
+            hands.read(store, file, copy)?.ok_or_else(|| gone(file))?;
         }
         before.sync()?;
         let after = backup.create(&Direction::Undo.goal_tail(index))?;
@@ -275,15 +264,8 @@ fn write_tail(store: &Tree, hands: &HeldLocks, tail: &Tail, into: &Open) -> Resu
         Tail::Nothing => Ok(()),
         Tail::Bytes(bytes) => into.write_all(bytes, 0),
         Tail::Prefix { file, bytes, newline } => {
-            let opened;
-            let source = match hands.file(file) {
-                Some(open) => open,
-                None => {
-                    opened = store.read(file)?.ok_or_else(|| gone(file))?;
-                    &opened
-                }
-            };
-            into.copy_from(source, 0, *bytes, 0)?;
+            let copy = |source: &Open| into.copy_from(source, 0, *bytes, 0);
+            hands.read(store, file, copy)?.ok_or_else(|| gone(file))?;
             if *newline { into.write_all(b"\n", *bytes) } else { Ok(()) }
         }
         Tail::Parts { parts, newline } => {
@@ -300,28 +282,9 @@ fn write_tail(store: &Tree, hands: &HeldLocks, tail: &Tail, into: &Open) -> Resu
 
 /// A file for reading its plain content; a compressed one is unpacked.
 fn plain(store: &Tree, file: &Path) -> Result<Open> {
-    if !transcript::is_packed(file) {
-        return store.read(file)?.ok_or_else(|| gone(file));
-    }
-    let opened = transcript::StoreDir::open(store.path())?.ok_or_else(|| gone(file))?;
-    let unpacked = transcript::plain(&opened, file)?.ok_or_else(|| gone(file))?;
-    Ok(Open::of(unpacked, store.path().join(file)))
-}
-
-/// Length and hash of bytes that pass by.
-#[derive(Default)]
-struct Gathered {
-    hash: xxhash_rust::xxh3::Xxh3,
-    len: u64,
-    last: Option<u8>,
-}
-
-impl Gathered {
-    fn add(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
-        self.len += bytes.len() as u64;
-        self.last = bytes.last().copied().or(self.last);
-    }
+    let opened = store.read(file)?.ok_or_else(|| gone(file))?;
+    let path = store.path().join(file);
+    Ok(Open::of(transcript::plain(opened.file, &path)?, path))
 }
 
 /// Gives the bytes of all parts to `each`, in order, in pieces of bounded size.

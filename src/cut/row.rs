@@ -94,7 +94,7 @@ impl<'a> Held<'a> {
 
     fn fault(&self, step: &'static str) -> Result<()> {
         let path = self.store.path().join(&self.rows.db);
-        fault::inject(step).map_err(|error| Refusal::io("writing", &path, error))
+        fault::inject(step).map_err(|error| Refusal::io("cannot write", &path, error))
     }
 
     fn refused(&self, error: rusqlite::Error) -> Refusal {

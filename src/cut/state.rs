@@ -19,13 +19,12 @@
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::disk::Tree;
 use super::journal::{Record, SessionIdentity, VERSION};
 use super::lease::{Flock, PATIENCE};
-use super::private::{self, PrivateDir};
+use super::private::PrivateDir;
 use crate::host::Environment;
 use crate::session::{Refusal, Result, SessionKey};
 
@@ -71,24 +70,14 @@ impl StateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`] when somebody else may have put things there.
     pub(super) fn open(&self) -> Result<Option<Tree>> {
-        let Some((tree, mode)) = self.look()? else { return Ok(None) };
-        if mode & 0o077 != 0 {
-            tree.close_to_others()?;
-        }
-        Ok(Some(tree))
+        let tree = self.look()?;
+        tree.as_ref().map(Tree::close_to_others).transpose()?;
+        Ok(tree)
     }
 
-    /// As [`StateDir::open`], with its mode; changes nothing.
-    pub(super) fn look(&self) -> Result<Option<(Tree, u32)>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = match rustix::fs::open(&self.path, flags, Mode::empty()) {
-            Ok(dir) => dir,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(private::opening(&self.path, errno, true)),
-        };
-        let facts = rustix::fs::fstat(&dir).map_err(|e| Refusal::io("looking at", &self.path, e.into()))?;
-        private::check_dir(&facts, &self.path)?;
-        Ok(Some((Tree::private(dir, &self.path), facts.st_mode)))
+    /// As [`StateDir::open`]; changes nothing.
+    pub(super) fn look(&self) -> Result<Option<Tree>> {
+        Tree::private(&self.path)
     }
 
     /// The directory itself, for what is no session's; `None` if it was never made.
@@ -96,7 +85,7 @@ impl StateDir {
     /// # Errors
     /// [`Refusal::NotPrivate`] when somebody else may have put things there.
     pub fn private(&self) -> Result<Option<PrivateDir>> {
-        PrivateDir::open(&self.path)
+        self.look()?.map(PrivateDir::of).transpose()
     }
 
     /// As [`StateDir::private`], making it first if need be.
@@ -104,7 +93,7 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::private`], and what prevents making it.
     pub fn private_or_made(&self) -> Result<PrivateDir> {
-        PrivateDir::open_or_make(&self.path)
+        PrivateDir::of(self.open_or_make()?)
     }
 
     /// Opens it, making it first if need be.
@@ -117,7 +106,7 @@ impl StateDir {
             .recursive(true)
             .mode(0o700)
             .create(parent)
-            .map_err(|e| Refusal::io("making", parent, e))?;
+            .map_err(|e| Refusal::io("cannot make", parent, e))?;
         let above = Tree::open(parent)?;
         let name = Path::new(self.path.file_name().unwrap_or_default());
         above.ensure_dir(name)?;
@@ -170,7 +159,9 @@ impl Folder {
         for folder in Folder::all(state)? {
             let identity = folder.identity()?;
             if identity.is_some_and(|identity| {
-                identity.agent == key.agent.name() && identity.root == *key.root && identity.path == *key.path
+                identity.agent == key.agent.name()
+                    && *identity.root == *key.root
+                    && *identity.path == *key.path
             }) {
                 return Ok(Some(folder));
             }
@@ -194,7 +185,7 @@ impl Folder {
         }
         let sessions = tree.sub(sessions)?;
         let names = sessions.list(Path::new(""))?;
-        names.into_iter().map(|(name, _)| Ok(Folder { tree: sessions.sub(Path::new(&name))? })).collect()
+        names.iter().map(|entry| Ok(Folder { tree: sessions.sub(Path::new(&entry.name))? })).collect()
     }
 
     /// Whether the folder was made for a session of exactly this store, and not for one that stood at the same
@@ -219,19 +210,7 @@ impl Folder {
 
     /// Takes the lock if it is free within `patience`.
     pub fn lock(self, patience: std::time::Duration) -> Result<Option<Locked>> {
-        let path = Path::new(LOCK);
-        let lock = match self.tree.write(path)? {
-            Some(lock) => lock,
-            None => match self.tree.create(path) {
-                Ok(lock) => lock,
-                // Another process made it in this moment.
-                Err(Refusal::Io { errno: Errno::EXIST, .. }) => match self.tree.write(path)? {
-                    Some(lock) => lock,
-                    None => return Ok(None),
-                },
-                Err(e) => return Err(e),
-            },
-        };
+        let lock = self.tree.open_or_create(Path::new(LOCK))?;
         Ok(Flock::within(lock, patience)?.map(|lock| Locked { folder: self, _lock: lock }))
     }
 }
@@ -240,16 +219,11 @@ impl Locked {
     /// Takes the lock of a session, making its folder if need be.
     pub fn take(state: &StateDir, key: &SessionKey, id: &str, store: &Tree) -> Result<Locked> {
         let top = state.open_or_make()?;
-        if top.ensure_dir(Path::new("sessions"))? {
-            top.sync_dir(Path::new(""))?;
-        }
         let name = match Folder::find(state, key)? {
             Some(known) => Path::new("sessions").join(known.tree.path().file_name().unwrap_or_default()),
             None => folder_name(key, store)?,
         };
-        if top.ensure_dir(&name)? {
-            top.sync_parent(&name)?;
-        }
+        top.ensure_parents(&name.join(LOCK))?;
         let folder = Folder { tree: top.sub(&name)? };
         let Some(locked) = folder.lock(PATIENCE)? else {
             return Err(Refusal::StoreLocked { what: format!("session {id}") });
@@ -263,8 +237,8 @@ impl Locked {
                 version: VERSION,
                 agent: key.agent.name().to_owned(),
                 id: id.to_owned(),
-                root: key.root.to_path_buf(),
-                path: key.path.to_path_buf(),
+                root: (&*key.root).into(),
+                path: (&*key.path).into(),
             };
             locked.tree().put(Path::new(WHOSE), &json(&identity)?)?;
         }
@@ -306,7 +280,7 @@ impl Folder {
         }
         let names = self.tree.list(undone)?;
         let mut numbers: Vec<u32> =
-            names.iter().filter_map(|(name, _)| name.to_str()?.parse::<u32>().ok()).collect();
+            names.iter().filter_map(|entry| entry.name.to_str()?.parse::<u32>().ok()).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::disk::Tree;
-use super::journal::{Direction, Record, VERSION, path_text};
+use super::journal::{Direction, Record, VERSION};
 use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
-use crate::session::{Piece, Refusal, Result, SessionKey, Turn, TurnDetail, TurnStatus, rfc3339};
+use crate::session::{Piece, Refusal, Result, SessionKey, StorePath, Turn, TurnDetail, TurnStatus, rfc3339};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -60,8 +60,7 @@ struct StoredTurn {
     started: Option<i128>,
     ended: Option<i128>,
     last: Option<i128>,
-    #[serde(with = "path_text")]
-    file: PathBuf,
+    file: StorePath,
     start: u64,
     end: u64,
     /// Where the bytes are not one range.
@@ -74,8 +73,7 @@ struct StoredTurn {
 
 #[derive(Serialize, Deserialize)]
 struct StoredPiece {
-    #[serde(with = "path_text")]
-    file: PathBuf,
+    file: StorePath,
     start: u64,
     end: u64,
 }
@@ -84,7 +82,7 @@ impl Turns {
     pub fn of(turns: &[Turn]) -> Turns {
         let nanoseconds = |time: Option<Timestamp>| time.map(Timestamp::as_nanosecond);
         let piece = |piece: &Piece| StoredPiece {
-            file: piece.file.to_path_buf(),
+            file: (&*piece.file).into(),
             start: piece.span.start,
             end: piece.span.end,
         };
@@ -96,7 +94,7 @@ impl Turns {
             started: nanoseconds(turn.started),
             ended: nanoseconds(turn.ended),
             last: nanoseconds(turn.last),
-            file: turn.file.to_path_buf(),
+            file: (&*turn.file).into(),
             start: turn.span.start,
             end: turn.span.end,
             pieces: turn.pieces.iter().map(piece).collect(),
@@ -120,12 +118,12 @@ impl StoredTurn {
             started: time(self.started),
             ended: time(self.ended),
             last: time(self.last),
-            file: self.file.into(),
+            file: (&*self.file).into(),
             span: self.start..self.end,
             pieces: self
                 .pieces
                 .into_iter()
-                .map(|piece| Piece { file: piece.file.into(), span: piece.start..piece.end })
+                .map(|piece| Piece { file: (&*piece.file).into(), span: piece.start..piece.end })
                 .collect(),
             line: self.line,
             group: self.group,
@@ -167,30 +165,22 @@ pub fn undone_span(undone: &Undone, turn: &Turn) -> Result<Vec<u8>> {
     let record = record_in(&backup, Path::new("undo.json"))?;
     let mut bytes = Vec::new();
     for (file, span) in turn.ranges() {
-        let len = (span.end - span.start) as usize;
-        let (open, offset) = match record.file(file) {
+        let (open, kept) = match record.file(file) {
             Some((index, change)) if span.start >= change.keep => {
-                (backup.read(&Direction::Undo.start_tail(index))?, span.start - change.keep)
+                (backup.read(&Direction::Undo.start_tail(index))?, change.keep)
             }
             // The undo left these bytes where they are.
             _ => {
                 let sessions = undone.dir.ancestors().nth(2).unwrap_or(Path::new("/"));
                 let identity = Folder { tree: Tree::open(sessions)? }.identity()?;
                 let root = identity.map(|identity| identity.root).unwrap_or_default();
-                (Tree::store(&root)?.read(file)?, span.start)
+                (Tree::store(&root)?.read(file)?, 0)
             }
         };
-        let open =
-            open.ok_or_else(|| Refusal::NotFound { what: format!("the backup of turn {}", turn.n) })?;
-        let changed = || Refusal::Changed { what: format!("the backup of turn {}", turn.n) };
-        if open.len()?.checked_sub(offset).is_none_or(|left| left < len as u64) {
-            return Err(changed());
-        }
-        let at = bytes.len();
-        bytes.resize(at + len, 0);
-        if open.read_full(&mut bytes[at..], offset)? != len {
-            return Err(changed());
-        }
+        let what = || format!("the backup of turn {}", turn.n);
+        let open = open.ok_or_else(|| Refusal::NotFound { what: what() })?;
+        let piece = open.read_span(span.start - kept..span.end.saturating_sub(kept))?;
+        bytes.extend(piece.ok_or_else(|| Refusal::Changed { what: what() })?);
     }
     Ok(bytes)
 }
@@ -212,24 +202,16 @@ pub(super) fn record(folder: &Folder, number: u32) -> Result<Record> {
 }
 
 fn record_in(tree: &Tree, file: &Path) -> Result<Record> {
-    let (bytes, what) = read(tree, file)?;
-    Record::parse(&bytes).ok_or(Refusal::Unsupported { what })
+    let what = || tree.path().join(file).display().to_string();
+    Record::parse(&tree.must_read(file)?).ok_or_else(|| Refusal::Unsupported { what: what() })
 }
 
 pub(super) fn turns(folder: &Folder, number: u32) -> Result<Vec<Turn>> {
-    let (bytes, what) = read(&folder.tree, &undone_dir(number).join("turns.json"))?;
-    let turns: Turns = serde_json::from_slice(&bytes)
-        .map_err(|error| Refusal::Unsupported { what: format!("{what} ({error})") })?;
+    let file = undone_dir(number).join("turns.json");
+    let what = |error| format!("{} ({error})", folder.tree.path().join(&file).display());
+    let turns: Turns = serde_json::from_slice(&folder.tree.must_read(&file)?)
+        .map_err(|error| Refusal::Unsupported { what: what(error) })?;
     Ok(turns.turns.into_iter().map(StoredTurn::into_turn).collect())
-}
-
-/// A file of turnfs's own, and what it is called in an error.
-fn read(tree: &Tree, file: &Path) -> Result<(Vec<u8>, String)> {
-    let what = tree.path().join(file).display().to_string();
-    match tree.read_to_vec(file)? {
-        Some(bytes) => Ok((bytes, what)),
-        None => Err(Refusal::NotFound { what }),
-    }
 }
 
 /// Makes the directory of a new undo.

@@ -91,7 +91,7 @@ fn is_as_an_undo_left_it(locked: &Locked, seen: &History) -> Result<bool> {
     let there = |len: &Option<u64>| len.is_some();
     let count = seen.files.iter().filter(|view| there(&view.len)).count();
     let same = seen.files.iter().filter(|view| there(&view.len)).all(|view| {
-        left.iter().any(|left| left.file == view.file && left.len == view.len && left.hash == view.hash)
+        left.iter().any(|left| *left.file == *view.file && left.len == view.len && left.hash == view.hash)
     });
     Ok(same && left.iter().filter(|left| there(&left.len)).count() == count)
 }

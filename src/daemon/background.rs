@@ -8,7 +8,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,16 +66,14 @@ enum Word {
 
 fn first_line(child: &mut Child, limit: Duration) -> Word {
     let Some(stdout) = child.stdout.take() else { return Word::Ended };
-    let (sender, receiver) = mpsc::sync_channel(1);
-    std::thread::spawn(move || {
+    let read = move || {
         let mut line = String::new();
-        let read = BufReader::new(stdout).read_line(&mut line);
-        sender.send(read.map(|_| line))
-    });
-    match receiver.recv_timeout(limit) {
-        Ok(Ok(line)) if line.ends_with('\n') => Word::Line(line),
-        Ok(_) => Word::Ended,
-        Err(_) => Word::Late,
+        BufReader::new(stdout).read_line(&mut line).map(|_| line)
+    };
+    match crate::host::within(limit, read) {
+        Some(Ok(line)) if line.ends_with('\n') => Word::Line(line),
+        Some(_) => Word::Ended,
+        None => Word::Late,
     }
 }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use crate::cut::{PrivateDir, StateDir};
-use crate::session::{Errno, Refusal};
 
 const MOUNTS: &str = "mounts";
 
@@ -34,11 +33,7 @@ impl Claim {
         let name = lock_name(mount_point);
         let failed = |error| Failure::io("cannot write", &mounts.path().join(&name), error);
         loop {
-            let file = match mounts.write(&name, false) {
-                // Its last owner removed it between two of our steps.
-                Err(Refusal::Io { errno: Errno::NOENT, .. }) => continue,
-                other => other?,
-            };
+            let file = mounts.append(&name)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),

@@ -40,8 +40,8 @@ pub(super) fn begin(dir: PrivateDir) -> Result<(), Refusal> {
 
 /// Makes standard error the log's file as it is now, after putting a large one aside.
 fn rotate_if_large(dir: &PrivateDir) -> Result<(), Refusal> {
-    let mut log = dir.write(NAME, true)?;
-    let failed = |error| Refusal::io("writing", &dir.path().join(NAME), error);
+    let mut log = dir.append(NAME)?;
+    let failed = |error| Refusal::io("cannot write", &dir.path().join(NAME), error);
     if log.metadata().map_err(failed)?.len() > LARGEST {
         // One daemon at a time; who waited finds that it was done.
         log.lock().map_err(failed)?;
@@ -50,7 +50,7 @@ fn rotate_if_large(dir: &PrivateDir) -> Result<(), Refusal> {
             // Better no old lines than a log without bound.
             log.set_len(0).map_err(failed)?;
         } else {
-            log = dir.write(NAME, true)?;
+            log = dir.append(NAME)?;
         }
     }
     rustix::stdio::dup2_stderr(&log).map_err(|errno| failed(errno.into()))

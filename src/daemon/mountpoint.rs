@@ -4,7 +4,6 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -13,6 +12,7 @@ use super::detach::{self, Detached};
 use super::failure::Failure;
 use super::made::Notes;
 use crate::host::mountinfo::{self, MountEntry};
+use crate::host::within;
 
 /// How long a mount may take to answer before it counts as silent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -145,16 +145,12 @@ fn clear_dead(mount: &MountEntry) -> Result<(), Failure> {
 
 /// Asks a mount for the attributes of its root, in bounded time.
 pub fn ask(path: &Path) -> Answer {
-    let (sender, receiver) = mpsc::sync_channel(1);
     let asked = path.to_owned();
-    // A thread of its own, because a system call on a mount whose daemon hangs cannot be given up. It
-    // ends when the daemon answers or this process ends.
-    std::thread::spawn(move || sender.send(rustix::fs::stat(&asked).map(drop)));
-    match receiver.recv_timeout(ANSWER_LIMIT) {
-        Ok(Ok(())) => Answer::Alive,
-        Ok(Err(Errno::ACCESS | Errno::PERM)) => Answer::NotForUs,
-        Ok(Err(_)) => Answer::Dead,
-        Err(_) => Answer::Silent,
+    match within(ANSWER_LIMIT, move || rustix::fs::stat(&asked)) {
+        Some(Ok(_)) => Answer::Alive,
+        Some(Err(Errno::ACCESS | Errno::PERM)) => Answer::NotForUs,
+        Some(Err(_)) => Answer::Dead,
+        None => Answer::Silent,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::catalog::{Catalog, StoreOptions};
 use crate::cut::StateDir;
 use crate::host;
 use crate::render;
-use crate::session::AgentKind;
+use crate::session::{AgentKind, PathText};
 
 /// Where a mount shows its options, relative to its root.
 pub const PLACE: &str = ".turnfs/options.json";
@@ -28,50 +28,18 @@ pub struct Running {
     pub read_only: bool,
     pub allow_root: bool,
     pub show_all: bool,
-    pub project: Option<Bytes>,
+    pub project: Option<PathText>,
     pub stores: Vec<RunningStore>,
-    pub state: Bytes,
+    pub state: PathText,
 }
 
 /// A store that a mount shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningStore {
     pub agent: String,
-    pub root: Bytes,
+    pub root: PathText,
     /// By --store, not by the environment.
     pub named: bool,
-}
-
-/// A path; as text where it is text, else its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Bytes {
-    Text(String),
-    Raw(Vec<u8>),
-}
-
-impl From<&Path> for Bytes {
-    fn from(path: &Path) -> Bytes {
-        use std::os::unix::ffi::OsStrExt as _;
-        match path.to_str() {
-            Some(text) => Bytes::Text(text.to_owned()),
-            None => Bytes::Raw(path.as_os_str().as_bytes().to_vec()),
-        }
-    }
-}
-
-impl Bytes {
-    pub fn path(&self) -> PathBuf {
-        use std::os::unix::ffi::OsStringExt as _;
-        match self {
-            Bytes::Text(text) => text.into(),
-            Bytes::Raw(bytes) => std::ffi::OsString::from_vec(bytes.clone()).into(),
-        }
-    }
-
-    fn shown(&self) -> String {
-        self.path().display().to_string()
-    }
 }
 
 impl Running {
@@ -87,7 +55,7 @@ impl Running {
             read_only: request.read_only,
             allow_root: request.allow_root,
             show_all: request.show_all,
-            project: project.map(Bytes::from),
+            project: project.map(PathText::from),
             stores: stores(catalog, &request.stores),
             state: state.path().into(),
         }
@@ -130,15 +98,15 @@ impl Running {
         match (&self.project, &wanted.project) {
             (None, None) => {}
             (Some(is), Some(wanted)) if same_place(is, wanted) => {}
-            (Some(is), _) => found.push(format!("it shows the project {} only", is.shown())),
+            (Some(is), _) => found.push(format!("it shows the project {} only", is.display())),
             (None, Some(_)) => found.push("it shows all projects".into()),
         }
         found.extend(self.store_differences(&wanted.stores).into_iter().map(|found| found.what));
         if !same_place(&self.state, &wanted.state) {
             found.push(format!(
                 "it keeps its backups in {}, not in {}",
-                self.state.shown(),
-                wanted.state.shown()
+                self.state.display(),
+                wanted.state.display()
             ));
         }
         found
@@ -159,7 +127,7 @@ impl Running {
                 continue;
             }
             let list = |stores: &[RunningStore]| {
-                let all: Vec<String> = stores.iter().map(|store| store.root.shown()).collect();
+                let all: Vec<String> = stores.iter().map(|store| store.root.display().to_string()).collect();
                 if all.is_empty() { "nothing".into() } else { all.join(" and ") }
             };
             found.push(StoreDifference {
@@ -195,12 +163,13 @@ pub fn stores(catalog: &Catalog, options: &StoreOptions) -> Vec<RunningStore> {
 }
 
 /// Whether two paths are one place, under whatever spelling.
-fn same_place(a: &Bytes, b: &Bytes) -> bool {
-    let resolved = |path: PathBuf| {
-        let asked = path.clone();
-        host::within(host::PATIENCE, move || asked.canonicalize().ok()).flatten().unwrap_or(path)
+fn same_place(a: &Path, b: &Path) -> bool {
+    let resolved = |path: &Path| {
+        let asked = path.to_owned();
+        let found = host::within(host::PATIENCE, move || asked.canonicalize().ok()).flatten();
+        found.unwrap_or_else(|| path.to_owned())
     };
-    a == b || resolved(a.path()) == resolved(b.path())
+    a == b || resolved(a) == resolved(b)
 }
 
 #[cfg(test)]

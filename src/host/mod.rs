@@ -141,6 +141,21 @@ pub fn spellings<const N: usize>(given: &Path, others: [Option<PathBuf>; N]) -> 
     paths
 }
 
+/// The path without `.` and `..`, as `cd` counts them; nothing is resolved on disk.
+pub fn lexically_normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                normal.pop();
+            }
+            Component::CurDir => {}
+            other => normal.push(other),
+        }
+    }
+    normal
+}
+
 /// The names of a path, last one first.
 fn parts(path: &Path) -> Vec<OsString> {
     let names = path.components().rev().filter_map(|part| match part {
@@ -151,7 +166,8 @@ fn parts(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// The answer of `look`, if there is one within `limit`; else a thread is left waiting for it.
+/// The answer of `look`, if there is one within `limit`; else a thread is left waiting for it, for a system call on a
+/// mount that hangs cannot be given up.
 pub fn within<T: Send + 'static>(limit: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (answer, answered) = mpsc::channel();
     let look = move || {

@@ -1,7 +1,10 @@
 //! What one pass over a session's files finds out.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::{Confidence, Damage, Refusal, Turn, TurnStatus};
 
@@ -62,13 +65,28 @@ impl fmt::Display for State {
 }
 
 /// xxh3 with 128 bits over a file's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct FileHash(pub u128);
 
 impl FileHash {
     /// Of these bytes.
     pub fn of(bytes: &[u8]) -> FileHash {
         FileHash(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+}
+
+impl From<FileHash> for String {
+    fn from(hash: FileHash) -> String {
+        hash.to_string()
+    }
+}
+
+impl TryFrom<String> for FileHash {
+    type Error = ParseIntError;
+
+    fn try_from(text: String) -> Result<FileHash, ParseIntError> {
+        u128::from_str_radix(&text, 16).map(FileHash)
     }
 }
 

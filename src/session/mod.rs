@@ -7,6 +7,7 @@ mod agent;
 mod damage;
 mod history;
 mod item;
+mod path;
 mod plan;
 mod refusal;
 mod time;
@@ -19,6 +20,7 @@ pub(crate) use agent::for_each_agent;
 pub use damage::{Damage, DamageClass, open_calls};
 pub use history::{Branch, CutAt, CutPoint, FileHash, FileView, History, Kept, State};
 pub use item::{Item, ItemSink};
+pub use path::{PathText, StorePath};
 pub use plan::{
     Changes, Content, Entry, EntryEdit, ForkPlan, IndexEdit, Lock, NewFiles, Part, Plan, Postcondition, Row,
     RowChange, Rows, SqlValue, Step, UndoPlan,

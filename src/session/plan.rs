@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::types::ValueRef;
 use serde::{Deserialize, Serialize};
 
-use super::{FileView, Piece, Session};
+use super::{FileView, Piece, Session, StorePath};
 
 /// Everything needed to make one cut, and to know afterwards that it is right. `Made` is what happens to files:
 /// an undo changes those of its session, a fork makes a new session's, and neither can be asked for the other's.
@@ -136,8 +136,7 @@ pub struct IndexEdit {
 /// What happens to rows of a SQLite database, in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
-    /// Relative to the store's root.
-    pub db: PathBuf,
+    pub db: StorePath,
     /// Of any tables; made in this order.
     pub changes: Vec<RowChange>,
 }

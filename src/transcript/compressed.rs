@@ -7,7 +7,6 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::StoreDir;
 use crate::session::{Refusal, Result};
 
 /// Longest plain text of a compressed file that is read, bytes.
@@ -23,23 +22,21 @@ pub fn is_packed(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "zst")
 }
 
-/// Opens a store's file for reading its plain content anywhere in it: the file itself or, where it is compressed, an
-/// unpacked copy without a name outside the store. `None` if it is not there. Only for copying it: everything else
-/// reads the stream.
+/// A file for reading its plain content anywhere in it: the file itself or, where it is compressed, an unpacked copy
+/// without a name outside the store. Only for copying it: everything else reads the stream.
 ///
 /// # Errors
-/// As [`StoreDir::file`]; EILSEQ for what is no compressed file; and what prevents unpacking.
-pub fn plain(store: &StoreDir, file: &Path) -> Result<Option<File>> {
-    let Some(opened) = store.file(file)? else { return Ok(None) };
-    if !is_packed(file) {
-        return Ok(Some(opened));
+/// EILSEQ for what is no compressed file; and what prevents unpacking.
+pub fn plain(file: File, path: &Path) -> Result<File> {
+    if !is_packed(path) {
+        return Ok(file);
     }
     let unpack = || {
         let mut plain = tempfile::tempfile()?;
-        std::io::copy(&mut from_start(&opened)?, &mut plain)?;
+        std::io::copy(&mut from_start(&file)?, &mut plain)?;
         Ok(plain)
     };
-    unpack().map(Some).map_err(|error| refusal("cannot unpack", &store.path().join(file), error))
+    unpack().map_err(|error| refusal("cannot unpack", path, error))
 }
 
 /// Reads the plain content of `file` from its start: the file itself or its unpacked stream.
@@ -100,7 +97,7 @@ pub(super) fn refusal(action: &'static str, path: &Path, error: Error) -> Refusa
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::{Passes, read_range};
+    use super::super::{Passes, StoreDir, read_range};
     use super::*;
     use std::io::Write;
 
@@ -157,8 +154,7 @@ mod tests {
         let refused = lines(dir.path()).unwrap_err();
         assert_eq!(refused.errno(), Errno::FBIG);
         assert!(refused.to_string().contains("1000 times its size"), "{refused}");
-        let store = StoreDir::open(dir.path()).unwrap().unwrap();
-        assert_eq!(plain(&store, Path::new("f.zst")).unwrap_err().errno(), Errno::FBIG);
+        assert_eq!(plain(File::open(&path).unwrap(), &path).unwrap_err().errno(), Errno::FBIG);
         std::fs::write(&path, b"no zstd").unwrap();
         assert_eq!(lines(dir.path()).unwrap_err().errno(), Errno::ILSEQ);
     }

@@ -18,11 +18,11 @@ mod walk;
 pub use blocks::{Blocks, Evidence};
 pub use compressed::{is_packed, plain, plain_stream};
 pub use damaged::{Format, Inspector, is_deeper, is_json};
-pub use open::{Entry, EntryKind, StoreDir};
+pub use open::{Entry, EntryKind, StoreDir, list};
 pub use passes::Passes;
 #[cfg(any(test, feature = "faults"))]
 pub use racy::set_racy_window;
-pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, scan, scan_bytes};
+pub use scan::{LONGEST_LINE, Line, Prefix, Scanned, hash_of, prefixes, scan, scan_bytes};
 pub use stamp::{FsTrust, Stamp, clock, file_system_is_tested};
 pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 
@@ -62,7 +62,10 @@ pub fn read_range(root: &Path, file: &Path, range: Range<u64>) -> Result<Vec<u8>
 }
 
 /// Reads `range` (bytes) of an open file; `None` if it ends before the range does. `path` is for messages.
-fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+///
+/// # Errors
+/// EFBIG for more bytes than there is memory for; and what prevents reading.
+pub fn read_span(file: &File, path: &Path, range: Range<u64>) -> Result<Option<Vec<u8>>> {
     let metadata = file.metadata().map_err(|error| Refusal::io("cannot look at", path, error))?;
     if range.end < range.start || metadata.len() < range.end {
         return Ok(None);
@@ -103,14 +106,21 @@ pub fn read_full(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usi
 /// EFBIG if it is longer than `most` bytes; and what prevents reading.
 pub fn read_small(store: &StoreDir, file: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     let Some(opened) = store.file(file)? else { return Ok(None) };
+    let refuse = |error| Refusal::io("cannot read", &store.path().join(file), error);
+    read_whole(&opened, most).map(Some).map_err(refuse)
+}
+
+/// All bytes of an open file.
+///
+/// # Errors
+/// EFBIG if they are more than `most`; and what prevents reading.
+pub fn read_whole(file: &File, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = opened.take(most + 1).read_to_end(&mut bytes);
-    let path = store.path().join(file);
-    match read {
-        Ok(len) if len as u64 <= most => Ok(Some(bytes)),
-        Ok(_) => Err(Refusal::Io { action: "cannot read", path, errno: Errno::FBIG }),
-        Err(error) => Err(Refusal::io("cannot read", &path, error)),
+    // The file may grow meanwhile.
+    if file.metadata()?.len() > most || file.take(most + 1).read_to_end(&mut bytes)? as u64 > most {
+        return Err(Errno::FBIG.into());
     }
+    Ok(bytes)
 }
 
 /// Length and hash of a store's file as it is now; no length, and the hash of no bytes, if it is not there.

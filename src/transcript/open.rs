@@ -245,29 +245,7 @@ impl StoreDir {
     /// What prevents listing it.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let refuse = |errno| Refusal::Io { action: "cannot list", path: self.path.clone(), errno };
-        let mut entries = Vec::new();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listed = rustix::fs::openat(&self.handle, ".", flags, Mode::empty()).map_err(refuse)?;
-        for entry in Dir::new(listed).map_err(refuse)? {
-            let entry = entry.map_err(refuse)?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let mut found = kind(entry.file_type());
-            if entry.file_type() == FileType::Unknown {
-                // Some file systems do not say in the listing.
-                let at = AtFlags::SYMLINK_NOFOLLOW;
-                found = match rustix::fs::statx(&self.handle, entry.file_name(), at, StatxFlags::TYPE) {
-                    Ok(stat) => kind(FileType::from_raw_mode(stat.stx_mode.into())),
-                    Err(Errno::NOENT) => continue,
-                    Err(errno) => return Err(refuse(errno)),
-                };
-            }
-            entries.push(Entry { name: OsString::from_vec(name.to_vec()), kind: found });
-        }
-        entries.sort();
-        Ok(entries)
+        list(&self.handle).map_err(refuse)
     }
 
     /// The directory's own path, for messages.
@@ -326,6 +304,35 @@ impl StoreDir {
             Err(errno) => Err(self.refuse(action, file, errno)),
         }
     }
+}
+
+/// The names in a directory, sorted, without `.` and `..`.
+///
+/// # Errors
+/// What prevents listing it.
+pub fn list(dir: impl AsFd) -> Result<Vec<Entry>, Errno> {
+    let mut entries = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    for entry in Dir::new(rustix::fs::openat(&dir, ".", flags, Mode::empty())?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let mut found = kind(entry.file_type());
+        if entry.file_type() == FileType::Unknown {
+            // Some file systems do not say in the listing.
+            let at = AtFlags::SYMLINK_NOFOLLOW;
+            found = match rustix::fs::statx(&dir, entry.file_name(), at, StatxFlags::TYPE) {
+                Ok(stat) => kind(FileType::from_raw_mode(stat.stx_mode.into())),
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno),
+            };
+        }
+        entries.push(Entry { name: OsString::from_vec(name.to_vec()), kind: found });
+    }
+    entries.sort();
+    Ok(entries)
 }
 
 pub(super) fn kind(file_type: FileType) -> EntryKind {

@@ -95,14 +95,14 @@ impl Passes {
             && found.basis == basis
         {
             let proven = kept.stamp == stamp && stamp.vouches(kept.read_at);
-            if proven && found.place.at == kept.scanned.len {
+            if proven && found.place.at() == kept.scanned.len {
                 let result = (found.found.clone(), Scanned { parsed: 0, checked: 0, ..kept.scanned });
                 self.files.insert(file.to_owned(), Kept { stopped: found, used: true, ..kept });
                 return Ok(Some(result));
             }
             resume = Some(Before { stopped: *found, blocks: kept.blocks, stamp: kept.stamp });
         }
-        let from = resume.as_ref().map_or(0, |before| before.stopped.place.at);
+        let from = resume.as_ref().map_or(0, |before| before.stopped.place.at());
         let went = go_on(&opened, &path, resume, basis, start, each)?;
         let Outcome { found, stopped, scanned, blocks, resumed, believed } = went;
         let same = match known {
@@ -187,10 +187,10 @@ fn go_on<T: Clone, B: Clone>(
         believed = 0;
         // Of a file that changes under the pass, the last try went on to here.
         let packed = compressed::is_packed(path);
-        let is_there = |before: &Before<T, B>| packed || before.stopped.place.at <= len;
+        let is_there = |before: &Before<T, B>| packed || before.stopped.place.at() <= len;
         if let Some(before) = last.take().filter(is_there) {
             let place = &before.stopped.place;
-            let believe = place.at > BELIEVED_FROM && stamp.may_have_grown_from(&before.stamp) && !packed;
+            let believe = place.at() > BELIEVED_FROM && stamp.may_have_grown_from(&before.stamp) && !packed;
             let source = Source::of(file, path, len)?;
             let (found, read) = match believe {
                 true => Cursor::believing(source, place, &before.blocks)?,
@@ -198,7 +198,7 @@ fn go_on<T: Clone, B: Clone>(
             };
             checked += read;
             if found.is_some() && believe {
-                believed = place.at;
+                believed = place.at();
             }
             stopped = found.is_some().then_some(before.stopped);
             cursor = found;
@@ -216,7 +216,7 @@ fn go_on<T: Clone, B: Clone>(
                 each(tail.insert(stopped.found.clone()), line);
             }
         };
-        let from = stopped.place.at;
+        let from = stopped.place.at();
         let cursor = match cursor {
             Some(cursor) => cursor,
             None => Cursor::new(Source::of(file, path, len)?),

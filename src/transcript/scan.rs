@@ -101,11 +101,65 @@ pub fn scan<T>(
 /// What prevents reading.
 pub fn hash_of(file: &File, path: &Path) -> Result<Scanned> {
     let (_, scanned) = steady(file, path, |stamp| {
-        let len = stamp.len;
-        let hash = Cursor::new(Source::Plain { file, len }).skip(len)?;
-        Ok(((), len, hash))
+        let mut cursor = Cursor::new(Source::Plain { file, len: stamp.len });
+        let whole = cursor.to(stamp.len)?;
+        Ok(((), whole.len, whole.hash()))
     })?;
     Ok(Scanned { checked: scanned.len, ..scanned })
+}
+
+/// The bytes of a file before some place.
+#[derive(Clone, Default)]
+pub struct Prefix {
+    /// How many.
+    pub len: u64,
+    hash: Xxh3,
+    last: Option<u8>,
+}
+
+impl Prefix {
+    /// These bytes follow.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        self.hash.update(bytes);
+        self.last = bytes.last().copied().or(self.last);
+    }
+
+    pub fn hash(&self) -> FileHash {
+        FileHash(self.hash.digest128())
+    }
+
+    /// The hash with `more` behind these bytes.
+    pub fn hash_with(&self, more: &[u8]) -> FileHash {
+        let mut whole = self.clone();
+        whole.add(more);
+        whole.hash()
+    }
+
+    /// Length and hash, with a newline behind the bytes if they are an unfinished line; and whether that was so.
+    pub fn finished(&self) -> (u64, FileHash, bool) {
+        let mut whole = self.clone();
+        let newline = self.last.is_some_and(|last| last != b'\n');
+        if newline {
+            whole.add(b"\n");
+        }
+        (whole.len, whole.hash(), newline)
+    }
+}
+
+/// All of `file` as it lies on the disk, and those of its beginnings that are as long as `lengths` say, as far as
+/// it goes. Read once; what is appended meanwhile is left out.
+///
+/// # Errors
+/// What prevents reading; [`std::io::ErrorKind::UnexpectedEof`] if the file becomes shorter meanwhile.
+pub fn prefixes(file: &File, lengths: &[u64]) -> std::io::Result<(Prefix, Vec<Prefix>)> {
+    let len = file.metadata()?.len();
+    let mut lengths: Vec<u64> = lengths.iter().copied().filter(|wanted| *wanted <= len).collect();
+    lengths.sort_unstable();
+    let mut cursor = Cursor::new(Source::Plain { file, len });
+    let found =
+        lengths.into_iter().map(|wanted| cursor.to(wanted).cloned()).collect::<std::io::Result<_>>()?;
+    Ok((cursor.to(len)?.clone(), found))
 }
 
 /// Gives every line of `bytes` to `each`, numbered from `first_line`, with offsets from `first_byte`.
@@ -177,20 +231,23 @@ pub(super) struct Stop {
 /// Behind the last complete line of a pass.
 #[derive(Clone)]
 pub(super) struct Place {
-    /// Byte offset.
-    pub at: u64,
+    /// Everything before.
+    pub before: Prefix,
     /// The number of the line that begins there.
     pub line: u64,
-    /// Of everything before.
-    hash: Xxh3,
-    /// Of the bytes before `at` that are in the same block.
+    /// Hash of the bytes before that are in the same block.
     partial: u64,
 }
 
 impl Place {
     /// The beginning of a file.
     pub fn start() -> Place {
-        Place { at: 0, line: 1, hash: Xxh3::new(), partial: BlockHasher::default().partial() }
+        Place { before: Prefix::default(), line: 1, partial: BlockHasher::default().partial() }
+    }
+
+    /// Byte offset.
+    pub fn at(&self) -> u64 {
+        self.before.len
     }
 }
 
@@ -233,12 +290,11 @@ impl Source<'_> {
     }
 }
 
-/// A place in a file, with the hash of what is before it.
+/// A place in a file, with what is before it.
 pub(super) struct Cursor<'f> {
     source: Source<'f>,
-    hash: Xxh3,
+    before: Prefix,
     blocks: BlockHasher,
-    at: u64,
 }
 
 impl<'f> Cursor<'f> {
@@ -248,15 +304,15 @@ impl<'f> Cursor<'f> {
             // A hint only; where it is not known, nothing is lost.
             let _ = rustix::fs::fadvise(file, 0, None, Advice::Sequential);
         }
-        Cursor { source, hash: Xxh3::new(), blocks: BlockHasher::default(), at: 0 }
+        Cursor { source, before: Prefix::default(), blocks: BlockHasher::default() }
     }
 
     /// At a place where an earlier pass stopped, if the bytes before it are the ones that pass read: all of
     /// them are read again. With it comes how many that are.
     pub fn behind(source: Source<'f>, place: &Place) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
         let mut cursor = Cursor::new(source);
-        let same = cursor.skip(place.at)? == FileHash(place.hash.digest128());
-        Ok((same.then_some(cursor), place.at))
+        let same = cursor.to(place.at())?.hash() == place.before.hash();
+        Ok((same.then_some(cursor), place.at()))
     }
 
     /// As [`Cursor::behind`], but only the bytes of the last block are read again, the others are believed to
@@ -266,58 +322,59 @@ impl<'f> Cursor<'f> {
         place: &Place,
         blocks: &Blocks,
     ) -> std::io::Result<(Option<Cursor<'f>>, u64)> {
-        let start = place.at - place.at % BLOCK;
-        let Some(before) = blocks.whole_before(place.at) else { return Ok((None, 0)) };
-        let mut cursor = Cursor { blocks: BlockHasher::behind(before), at: start, ..Cursor::new(source) };
-        cursor.skip(place.at)?;
+        let start = place.at() - place.at() % BLOCK;
+        let Some(blocks) = blocks.whole_before(place.at()) else { return Ok((None, 0)) };
+        let mut cursor = Cursor { blocks: BlockHasher::behind(blocks), ..Cursor::new(source) };
+        cursor.before.len = start;
+        cursor.to(place.at())?;
         let same = cursor.blocks.partial() == place.partial;
-        cursor.hash = place.hash.clone();
-        Ok((same.then_some(cursor), place.at - start))
+        cursor.before = place.before.clone();
+        Ok((same.then_some(cursor), place.at() - start))
     }
 
-    /// Goes to byte `to`, or to the end where that comes first; the hash of everything before.
-    pub fn skip(&mut self, to: u64) -> std::io::Result<FileHash> {
+    /// Goes to byte `to`, or to the end where that comes first; everything before.
+    pub fn to(&mut self, to: u64) -> std::io::Result<&Prefix> {
         let mut chunk = vec![0; CHUNK];
-        while self.at < to {
-            let want = CHUNK.min(usize::try_from(to - self.at).unwrap_or(CHUNK));
-            let got = self.source.read(&mut chunk[..want], self.at)?;
+        while self.before.len < to {
+            let want = CHUNK.min(usize::try_from(to - self.before.len).unwrap_or(CHUNK));
+            let got = self.source.read(&mut chunk[..want], self.before.len)?;
             if got == 0 {
                 break;
             }
-            self.hash.update(&chunk[..got]);
-            self.blocks.update(&chunk[..got]);
-            self.at += got as u64;
+            self.pass(&chunk[..got]);
         }
-        Ok(FileHash(self.hash.digest128()))
+        Ok(&self.before)
+    }
+
+    fn pass(&mut self, bytes: &[u8]) {
+        self.before.add(bytes);
+        self.blocks.update(bytes);
     }
 
     /// Gives the lines from here to the end to `each`. Here begins the line with this number.
     pub fn lines(mut self, mut number: u64, each: &mut dyn FnMut(Line<'_>)) -> std::io::Result<Stop> {
         let mut buffer = vec![0; CHUNK];
         // Of everything before `line_start`, and of what of it is in the same block.
-        let (mut complete, mut partial) = (self.hash.clone(), self.blocks.partial());
+        let (mut complete, mut partial) = (self.before.clone(), self.blocks.partial());
         // `buffer[..held]` is the beginning of the line that starts at `line_start` + `nuls`; of a line that is
         // too long nothing is held, and `dropped` counts what is not.
         let mut held = 0;
-        let (mut line_start, mut nuls, mut dropped) = (self.at, 0u64, 0u64);
+        let (mut line_start, mut nuls, mut dropped) = (self.before.len, 0u64, 0u64);
         loop {
             if buffer.len() - held < CHUNK {
                 buffer.resize((buffer.len() * 2).min(LONGEST_LINE + CHUNK).max(held + CHUNK), 0);
             }
-            let got = self.source.read(&mut buffer[held..held + CHUNK], self.at)?;
+            let got = self.source.read(&mut buffer[held..held + CHUNK], self.before.len)?;
             if got == 0 {
                 break;
             }
             let filled = held + got;
             let lines_end = memchr::memrchr(b'\n', &buffer[held..filled]).map(|at| held + at + 1);
             if let Some(end) = lines_end {
-                self.hash.update(&buffer[held..end]);
-                self.blocks.update(&buffer[held..end]);
-                (complete, partial) = (self.hash.clone(), self.blocks.partial());
+                self.pass(&buffer[held..end]);
+                (complete, partial) = (self.before.clone(), self.blocks.partial());
             }
-            self.hash.update(&buffer[lines_end.unwrap_or(held)..filled]);
-            self.blocks.update(&buffer[lines_end.unwrap_or(held)..filled]);
-            self.at += got as u64;
+            self.pass(&buffer[lines_end.unwrap_or(held)..filled]);
             let mut from = 0;
             for newline in memchr::memchr_iter(b'\n', &buffer[held..filled]) {
                 let newline = held + newline;
@@ -346,12 +403,11 @@ impl<'f> Cursor<'f> {
             }
         }
         if held > 0 || nuls > 0 || dropped > 0 {
-            let (bytes, end, too_long) = (&buffer[..held], self.at, dropped > 0);
+            let (bytes, end, too_long) = (&buffer[..held], self.before.len, dropped > 0);
             each(Line { number, start: line_start, end, nuls, bytes, too_long, terminated: false });
         }
-        let place = Place { at: line_start, line: number, hash: complete, partial };
-        let whole = FileHash(self.hash.digest128());
-        Ok(Stop { place, len: self.at, whole, blocks: self.blocks.finish() })
+        let place = Place { before: complete, line: number, partial };
+        Ok(Stop { place, len: self.before.len, whole: self.before.hash(), blocks: self.blocks.finish() })
     }
 }
 

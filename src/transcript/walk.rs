@@ -26,6 +26,8 @@ pub enum Owner {
     User(u32),
     /// Anybody's; only for comparing what is there with what was there.
     Any,
+    /// No link is followed: the first one is ELOOP.
+    Nobody,
 }
 
 impl Owner {
@@ -40,6 +42,7 @@ impl Owner {
     fn owns(self, uid: u32) -> bool {
         match self {
             Owner::Any => true,
+            Owner::Nobody => false,
             Owner::User(owner) => {
                 let own = rustix::process::geteuid();
                 uid == owner || (!own.is_root() && uid == own.as_raw())
@@ -211,6 +214,9 @@ impl Walk {
 
     /// Puts what a link says in front of what is still to be walked.
     fn follow(&mut self, link: &OwnedFd, found: &Statx) -> Result<(), Stop> {
+        if self.owner == Owner::Nobody {
+            return Err(Errno::LOOP.into());
+        }
         if self.links.len() == MOST_LINKS {
             return Err(self.stop("it leads in a circle"));
         }
@@ -358,6 +364,10 @@ mod tests {
         };
         assert_eq!(as_it_is("dangling"), root.join("dangling"));
         assert_eq!(as_it_is("absolute/2026/f"), big.join("2026/f"));
+        let dir = rustix::fs::openat(CWD, &root, DIRECTORY, Mode::empty()).unwrap();
+        let nobodys = |path| locate(dir.as_fd(), Owner::Nobody, Path::new(path), Last::AsItIs);
+        assert!(nobodys("in/side").is_ok() && nobodys("dangling").is_ok());
+        assert_eq!(nobodys("absolute/2026").unwrap_err(), Stop::Failed(Errno::LOOP));
     }
 
     #[test]

@@ -138,7 +138,7 @@ fn without_system_prompt(session: &Session, kept: &Kept) -> Result<Content> {
     let file = store.file(&kept.source)?.ok_or_else(gone)?;
     let mut line = Vec::new();
     let read = BufReader::new(file).take(kept.bytes).read_until(b'\n', &mut line);
-    read.map_err(|error| Refusal::io("reading", &store.path().join(&kept.source), error))?;
+    read.map_err(|error| Refusal::io("cannot read", &store.path().join(&kept.source), error))?;
     let is_prompt =
         parse::context(line.trim_ascii_end()).is_ok_and(|line| line.role.text() == "_system_prompt");
     if !is_prompt {
@@ -395,7 +395,7 @@ const CHUNK: usize = 1 << 20;
 const OVERLAP: usize = 512;
 
 fn names_in(wire: File, path: &Path, bytes: u64) -> Result<Named> {
-    let error = |e| Refusal::io("reading", path, e);
+    let error = |e| Refusal::io("cannot read", path, e);
     let mut input = wire.take(bytes);
     let mut named = Named::default();
     let mut buffer = Vec::new();

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::time::Duration;
 
+use crate::host::lexically_normal;
 use crate::host::processes::{Process, Running};
 use crate::session::{AgentKind, History, Session, Writer};
 use crate::transcript::StoreDir;
@@ -60,7 +61,7 @@ fn process(session: &Session, running: &Running) -> Option<Writer> {
 fn evidence(client: &Process, session: &Session, place: &Path, running: &Running) -> Option<String> {
     if let Some(project) = session.project() {
         let named = work_dir_argument(&client.arguments, client.cwd.as_deref());
-        if named.is_some_and(|dir| same(&dir, project)) {
+        if named.is_some_and(|dir| lexically_normal(&dir) == *project) {
             return Some(format!("was started for {}", project.display()));
         }
         match running.works_in(client, project) {
@@ -141,21 +142,6 @@ fn work_dir_argument(arguments: &[OsString], cwd: Option<&Path>) -> Option<std::
     None
 }
 
-/// Equal by components, with `.` and `..` taken out by their letters; nothing is resolved on disk.
-fn same(given: &Path, project: &Path) -> bool {
-    let mut plain = std::path::PathBuf::new();
-    for component in given.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            other => plain.push(other),
-        }
-    }
-    plain == project
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,10 +187,11 @@ mod tests {
     fn a_work_dir_argument_counts_like_the_directory() {
         let arguments = ["kimi", "--work-dir", "../app/."].map(OsString::from);
         let dir = work_dir_argument(&arguments, Some(Path::new("/home/ana/work")));
-        assert!(dir.is_some_and(|dir| same(&dir, Path::new("/home/ana/app"))));
+        assert!(dir.is_some_and(|dir| lexically_normal(&dir) == Path::new("/home/ana/app")));
         let arguments = ["kimi", "--work-dir=/home/ana/app"].map(OsString::from);
         assert!(
-            work_dir_argument(&arguments, None).is_some_and(|dir| same(&dir, Path::new("/home/ana/app")))
+            work_dir_argument(&arguments, None)
+                .is_some_and(|dir| lexically_normal(&dir) == Path::new("/home/ana/app"))
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 
 use super::fault;
 use crate::session::{Refusal, Result};
-use crate::transcript;
+use crate::transcript::{self, Prefix};
 
 /// Bytes moved by one read or write.
 pub(in crate::cut) const CHUNK: usize = 256 * 1024;
@@ -29,7 +30,8 @@ impl Open {
         Open { file, path }
     }
 
-    fn error(&self, action: &'static str, error: io::Error) -> Refusal {
+    /// What prevented `action`.
+    pub fn error(&self, action: &'static str, error: io::Error) -> Refusal {
         Refusal::io(action, &self.path, error)
     }
 
@@ -44,7 +46,7 @@ impl Open {
     }
 
     pub fn facts(&self) -> Result<Stat> {
-        rustix::fs::fstat(&self.file).map_err(|e| self.error("looking at", e.into()))
+        rustix::fs::fstat(&self.file).map_err(|e| self.error("cannot look at", e.into()))
     }
 
     /// Length, bytes.
@@ -71,7 +73,20 @@ impl Open {
 
     /// Reads until `into` is full or the file ends; how many bytes came.
     pub fn read_full(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        transcript::read_full(&self.file, into, offset).map_err(|e| self.error("reading", e))
+        transcript::read_full(&self.file, into, offset).map_err(|e| self.error("cannot read", e))
+    }
+
+    /// The bytes `range`; `None` if the file ends before they do.
+    pub fn read_span(&self, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        transcript::read_span(&self.file, &self.path, range)
+    }
+
+    /// As [`transcript::prefixes`]; [`Refusal::Changed`] if the file becomes shorter meanwhile.
+    pub fn prefixes(&self, lengths: &[u64]) -> Result<(Prefix, Vec<Prefix>)> {
+        transcript::prefixes(&self.file, lengths).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => Refusal::Changed { what: self.path.display().to_string() },
+            _ => self.error("cannot read", e),
+        })
     }
 
     pub fn write_all(&self, bytes: &[u8], offset: u64) -> Result<()> {
@@ -83,17 +98,17 @@ impl Open {
             }
             self.file.write_all_at(bytes, offset)
         };
-        write().map_err(|e| self.error("writing", e))
+        write().map_err(|e| self.error("cannot write", e))
     }
 
     pub fn truncate(&self, len: u64) -> Result<()> {
-        self.change("truncate", "truncating", || Ok(rustix::fs::ftruncate(&self.file, len)?))
+        self.change("truncate", "cannot truncate", || Ok(rustix::fs::ftruncate(&self.file, len)?))
     }
 
     /// Makes the file `to` bytes long with zeros behind `from`, with the space for them reserved where
     /// the file system can do that.
     pub fn extend(&self, from: u64, to: u64) -> Result<()> {
-        self.change("reserve", "extending", || {
+        self.change("reserve", "cannot extend", || {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                     Ok(rustix::fs::ftruncate(&self.file, to)?)
@@ -104,7 +119,7 @@ impl Open {
     }
 
     pub fn sync(&self) -> Result<()> {
-        self.change("fsync", "syncing", || Ok(rustix::fs::fsync(&self.file)?))
+        self.change("fsync", "cannot sync", || Ok(rustix::fs::fsync(&self.file)?))
     }
 
     /// Copies `len` bytes of `source` from `from` to `at` here; shares blocks where the file system can.
@@ -112,7 +127,7 @@ impl Open {
         if len == 0 {
             return Ok(());
         }
-        fault::inject("copy").map_err(|e| self.error("writing", e))?;
+        fault::inject("copy").map_err(|e| self.error("cannot write", e))?;
         let (mut input, mut output, mut left) = (from, at, len);
         while left > 0 {
             let take = left.min(1 << 30) as usize;
@@ -126,7 +141,7 @@ impl Open {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::BADF) => break,
-                Err(e) => return Err(self.error("writing", e.into())),
+                Err(e) => return Err(self.error("cannot write", e.into())),
             }
         }
         let mut buffer = vec![0; CHUNK.min(left as usize)];
@@ -136,7 +151,7 @@ impl Open {
             if got == 0 {
                 return Err(Refusal::Changed { what: source.path.display().to_string() });
             }
-            self.file.write_all_at(&buffer[..got], output).map_err(|e| self.error("writing", e))?;
+            self.file.write_all_at(&buffer[..got], output).map_err(|e| self.error("cannot write", e))?;
             input += got as u64;
             output += got as u64;
             left -= got as u64;
@@ -147,7 +162,7 @@ impl Open {
     /// Gives the file an owner and a mode; an owner that it already has costs nothing. A group that this
     /// user may not give away is left out, and with it what the mode would give to the user's own group.
     pub fn set_owner_and_mode(&self, uid: u32, gid: u32, mode: u32) -> Result<()> {
-        self.change("mode", "setting the mode of", || {
+        self.change("mode", "cannot set the mode of", || {
             let now = rustix::fs::fstat(&self.file)?;
             let mut mode = mode & 0o7777;
             if (now.st_uid, now.st_gid) != (uid, gid) {
@@ -172,7 +187,7 @@ impl Open {
             last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ },
             last_modification: time,
         };
-        self.change("time", "setting the time of", || Ok(rustix::fs::futimens(&self.file, &times)?))
+        self.change("time", "cannot set the time of", || Ok(rustix::fs::futimens(&self.file, &times)?))
     }
 }
 

@@ -1,14 +1,14 @@
 //! Where a path in a tree leads. In a store links are followed (`transcript::locate`); each is resolved once and its
 //! end held for as long as the tree is, so that a cut works in one place even if the link is changed meanwhile.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -22,7 +22,7 @@ const SUFFIXES: [&str; 3] = [".turnfs-new", ".turnfs-old", ".turnfs.tmp"];
 /// The links of a store that were followed.
 #[derive(Debug)]
 pub(super) struct Links {
-    owner: Owner,
+    pub owner: Owner,
     held: Mutex<Vec<Held>>,
 }
 
@@ -47,26 +47,23 @@ impl Links {
     fn above(&self, path: &Path, last: Last) -> Option<Held> {
         let held = self.held.lock();
         let counts = |link: &&Held| {
-            path.starts_with(&link.seen.path) && (last == Last::Followed || link.seen.path != path)
+            path.starts_with(&link.seen.path) && (last == Last::Followed || *link.seen.path != *path)
         };
         let above = held.iter().filter(counts);
         above.max_by_key(|link| link.seen.path.components().count()).cloned()
-    }
-
-    pub fn seen(&self) -> Vec<LinkSeen> {
-        self.held.lock().iter().map(|link| link.seen.clone()).collect()
     }
 }
 
 impl Tree {
     /// The directory that holds `relative`, and its name there.
     pub(super) fn place(&self, relative: &Path, last: Last) -> Result<(Arc<OwnedFd>, OsString), Stop> {
-        let Some(links) = &self.links else {
-            let (dir, name) = plain(&self.dir, relative)?;
-            return Ok((Arc::new(dir), name));
-        };
+        let links = &self.links;
+        if links.owner == Owner::Nobody {
+            let place = transcript::locate(self.dir.as_fd(), Owner::Nobody, relative, Last::AsItIs)?;
+            return Ok((Arc::new(place.dir), place.name));
+        }
         if let Some((file, suffix)) = file_of_temporary(relative)
-            && let Some(End::File(dir, name)) = self.file_link(links, &file)?
+            && let Some(End::File(dir, name)) = self.file_link(&file)?
         {
             let mut temporary = OsString::from(".");
             temporary.push(name);
@@ -75,24 +72,17 @@ impl Tree {
         }
         loop {
             let (start, above) = match links.above(relative, last) {
-                Some(Held { end: End::File(dir, name), seen }) if seen.path == relative => {
+                Some(Held { end: End::File(dir, name), seen }) if *seen.path == *relative => {
                     return Ok((dir, name));
                 }
                 Some(Held { end: End::Dir(dir), seen }) => (Some(dir), seen.path),
-                _ => (None, PathBuf::new()),
+                _ => (None, PathBuf::new().into()),
             };
             let rest = relative.strip_prefix(&above).unwrap_or(relative);
             let start = start.as_deref().unwrap_or(&self.dir);
             if rest.as_os_str().is_empty() {
                 let dir = start.try_clone().map_err(errno)?;
                 return Ok((Arc::new(dir), ".".into()));
-            }
-            match plain(start, rest) {
-                Ok((dir, name)) if last == Last::AsItIs || !is_link(&dir, &name) => {
-                    return Ok((Arc::new(dir), name));
-                }
-                Ok(_) | Err(Errno::LOOP | Errno::NOTDIR) => {}
-                Err(errno) => return Err(errno.into()),
             }
             let place = transcript::locate(start.as_fd(), links.owner, rest, last)?;
             let Some(first) = place.links.first() else {
@@ -107,31 +97,31 @@ impl Tree {
                     (seen, end_of(to.dir, to.name)?)
                 }
             };
-            let path = above.join(&seen.path);
+            let path = above.join(&seen.path).into();
             let inode = match &end {
                 End::Dir(_) => seen.inode,
                 // Clients and cuts replace files: the directory that holds it tells the place.
                 End::File(dir, _) => rustix::fs::fstat(dir)?.st_ino,
             };
-            let seen = LinkSeen { path, text: seen.text, inode };
+            let seen = LinkSeen { path, text: seen.text.into(), inode };
             links.held.lock().push(Held { seen, end });
         }
     }
 
     /// Where a link to a file leads; `None` if `file` is none.
-    fn file_link(&self, links: &Links, file: &Path) -> Result<Option<End>, Stop> {
+    fn file_link(&self, file: &Path) -> Result<Option<End>, Stop> {
         match self.place(file, Last::Followed) {
             // Whether it is there or not does not matter here.
             Err(Stop::Failed(Errno::NOENT)) => return Ok(None),
             place => drop(place?),
         }
-        let held = links.above(file, Last::Followed).filter(|held| held.seen.path == file);
+        let held = self.links.above(file, Last::Followed).filter(|held| *held.seen.path == *file);
         Ok(held.map(|held| held.end).filter(|end| matches!(end, End::File(..))))
     }
 
     /// The links that were followed so far.
     pub fn links(&self) -> Vec<LinkSeen> {
-        self.links.as_ref().map(Links::seen).unwrap_or_default()
+        self.links.held.lock().iter().map(|link| link.seen.clone()).collect()
     }
 
     /// Makes sure that links lead where they led when they were noted.
@@ -141,7 +131,7 @@ impl Tree {
     pub fn must_lead_there(&self, noted: &[LinkSeen]) -> Result<()> {
         for link in noted {
             self.place(&link.path, Last::Followed)
-                .map_err(|stop| self.stopped("looking at", &link.path, stop))?;
+                .map_err(|stop| self.stopped("cannot look at", &link.path, stop))?;
             if !self.links().contains(link) {
                 let path = self.path().join(&link.path);
                 return Err(Refusal::NotFollowed {
@@ -167,27 +157,6 @@ impl Tree {
 
 fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
-}
-
-/// Walks down component by component and follows nothing.
-fn plain(start: &OwnedFd, relative: &Path) -> Result<(OwnedFd, OsString), Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut dir = start.try_clone().map_err(errno)?;
-    let mut names = relative.components().peekable();
-    while let Some(component) = names.next() {
-        match component {
-            Component::CurDir => {}
-            Component::Normal(name) if names.peek().is_none() => return Ok((dir, name.to_owned())),
-            Component::Normal(name) => dir = rustix::fs::openat(&dir, name, flags, Mode::empty())?,
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return Err(Errno::XDEV),
-        }
-    }
-    Ok((dir, ".".into()))
-}
-
-fn is_link(dir: &OwnedFd, name: &OsStr) -> bool {
-    let found = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-    found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink)
 }
 
 fn end_of(dir: OwnedFd, name: OsString) -> Result<End, Errno> {

@@ -1,15 +1,12 @@
 //! Records as turnfs wrote them up to version 0.1: a field for each kind of change. Such a cut is still rolled back,
 //! redone and shown.
 
-use std::path::PathBuf;
-
 use serde::Deserialize;
 
 use super::{
-    Change, EntryChange, FileChange, Kind, LinkSeen, NewDir, NewFiles, Owner, RECORD_VERSION, Seen,
-    StoreLock, StoredPath, path_text,
+    Change, EntryChange, FileChange, Kind, LinkSeen, NewDir, NewFiles, Owner, RECORD_VERSION, Seen, StoreLock,
 };
-use crate::session::{RowChange, Rows};
+use crate::session::{RowChange, Rows, StorePath};
 
 #[derive(Deserialize)]
 pub(super) struct Record {
@@ -42,13 +39,12 @@ pub(super) struct Record {
 
 #[derive(Deserialize)]
 struct NewFile {
-    #[serde(with = "path_text")]
-    file: PathBuf,
+    file: StorePath,
 }
 
 #[derive(Deserialize)]
 struct Row {
-    db: PathBuf,
+    db: StorePath,
     #[serde(flatten)]
     change: RowChange,
 }
@@ -61,7 +57,7 @@ impl From<Row> for Rows {
 
 impl From<Record> for super::Record {
     fn from(old: Record) -> super::Record {
-        let paths = |files: Vec<NewFile>| files.into_iter().map(|new| StoredPath(new.file)).collect();
+        let paths = |files: Vec<NewFile>| files.into_iter().map(|new| new.file).collect();
         let files = NewFiles { dirs: paths(old.new_dirs), files: paths(old.new_files) };
         let files = (!files.files.is_empty()).then_some(Change::Files(files));
         // The order in which they were made.
