@@ -161,14 +161,16 @@ def large_session(bench, agent):
     def cp():
         subprocess.run(["sh", "-c", f"rm -rf {copy} && mkdir {copy} && cp {names} {copy} && sync {copy}/*"], check=True)
 
-    turnfs = [bench.turnfs, f"--store={agent}={root}"]
+    def turnfs(command, *what):
+        return [bench.turnfs, command, f"--store={agent}={root}", *what]
+
     env = {"HOME": str(bench.scratch / "cuts"), "PATH": os.environ["PATH"], "RUST_LOG": "error"}
     (bench.scratch / "cuts").mkdir(exist_ok=True)
-    listed = subprocess.run([*turnfs, "ls", "--all", "--json"], env=env, capture_output=True, text=True, check=True)
+    listed = subprocess.run(turnfs("ls", "--all", "--json"), env=env, capture_output=True, text=True, check=True)
     session_id = json.loads(listed.stdout)[0]["id"]
 
     def cut(*what):
-        subprocess.run([*turnfs, *what], env=env, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(turnfs(*what), env=env, stdout=subprocess.DEVNULL, check=True)
 
     time.sleep(SETTLED)
     ours, floor_cp = best(2, lambda: cut("fork", session_id, str(turns - 1)), cp)

@@ -77,6 +77,8 @@ fn turns_sessions_titles_and_sub_agents_of_a_running_client_are_seen_at_once() {
     let agent = own.join("agents/agent-0");
     fs::create_dir(&agent).unwrap();
     fs::copy(&wire, agent.join("wire.jsonl")).unwrap();
+    // The client notes that it has begun.
+    append_turn(&wire, "with a sub-agent");
     soon("a sub-agent", || dir.join("agents/agent-0/turns/000").exists());
 }
 

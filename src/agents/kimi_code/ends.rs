@@ -15,8 +15,8 @@ use crate::transcript::{self, StoreDir, scan_bytes};
 /// How much of a wire is read for its head, bytes: before the first prompt stands the client's long system prompt, and
 /// the prompt itself may carry pictures.
 const HEADS: [usize; 3] = [16 << 10, 128 << 10, 2 << 20];
-/// How much of a wire is read for its last record, bytes.
-const TAILS: [u64; 2] = [8 << 10, 1 << 20];
+/// How much of a wire is read for its last record, bytes: a turn ends with short ones.
+const TAILS: [u64; 4] = [512, 8 << 10, 128 << 10, 2 << 20];
 /// How much of the first prompt is kept, in characters.
 const PROMPT_CHARS: usize = 1000;
 /// Enough to tell one head from another: no two sessions were made in the same millisecond and bound to the same model.

@@ -280,7 +280,7 @@ impl Finder<'_> {
         };
         let key: Arc<Path> = before.map_or_else(|| Arc::from(path), |(_, key, ..)| key.clone());
         let session = session(&self.root, key.clone(), name, &stats, &head, &state, last_time);
-        let known = Known { places: places(&dir, path), files: stats, head, state };
+        let known = Known { places: places(&dir, path, stats.wire.is_some()), files: stats, head, state };
         self.take_up(path, Arc::new(session), key, number, known);
         Ok(())
     }
@@ -299,19 +299,21 @@ impl Finder<'_> {
     }
 }
 
-/// What of a session is watched besides its directory.
-fn places(dir: &StoreDir, path: &Path) -> Places {
+/// What of a session that has a wire is watched besides its directory. A sub-agent that begins is told by a record of the
+/// wire, so the directory above is not.
+fn places(dir: &StoreDir, path: &Path, has_wire: bool) -> Places {
     let mut places = Places::default();
-    for below in [Path::new(AGENTS).to_owned(), Path::new(AGENTS).join(MAIN)] {
-        if !matches!(dir.stat(&below), Ok(Some(stamp)) if stamp.kind == EntryKind::Dir) {
-            break;
-        }
-        if dir.is_link(&below) {
-            places.links.push(path.join(&below));
-        }
-        places.directories.push(path.join(below));
+    let is_linked = |file: &Path| !matches!(dir.behind_links(file), Ok(None));
+    let main = Path::new(AGENTS).join(MAIN);
+    if has_wire {
+        places.directories.push(path.join(&main));
+        places.unheard = is_linked(&main_wire());
     }
-    places.unheard = dir.is_link(Path::new(STATE)) || dir.is_link(&main_wire());
+    if places.unheard {
+        let links = [PathBuf::from(AGENTS), main].into_iter().filter(|below| dir.is_link(below));
+        places.links = links.map(|below| path.join(below)).collect();
+    }
+    places.unheard |= is_linked(Path::new(STATE));
     places
 }
 
