@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Mount, TestStore, copy_tree};
 
 /// The agents that can fork.
-pub const AGENTS: [&str; 4] = ["kimi-cli", "kimi-code", "codex", "openmax"];
+pub const AGENTS: [&str; 5] = ["kimi-cli", "kimi-code", "codex", "openmax", "claude-code"];
 
 fn sample(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples").join(path)
@@ -22,6 +22,7 @@ pub fn record(store: &TestStore, agent: &str, project: &str, word: &str) -> Stri
         "kimi-code" => kimi_code(store, project, word),
         "codex" => codex(store, project, word),
         "openmax" => openmax(store, project, word),
+        "claude-code" => claude_code(store, project, word),
         other => panic!("{other}"),
     }
 }
@@ -117,6 +118,23 @@ fn openmax(store: &TestStore, project: &str, word: &str) -> String {
     let title = format!("{word} one");
     all.push(json!({"id": id, "project": project, "title": title, "created_at": at, "updated_at": at}));
     fs::write(index, serde_json::to_vec_pretty(&entries).unwrap()).unwrap();
+    id
+}
+
+fn claude_code(store: &TestStore, project: &str, word: &str) -> String {
+    let id = new_id();
+    let is_kept = |unit: u16| u8::try_from(unit).is_ok_and(|byte| byte.is_ascii_alphanumeric());
+    let slug: String =
+        project.encode_utf16().map(|unit| if is_kept(unit) { char::from(unit as u8) } else { '-' }).collect();
+    let slug: String = slug.chars().take(200).collect();
+    let dir = store.home.join(".claude/projects").join(slug);
+    fs::create_dir_all(&dir).unwrap();
+    let old = "d2a89d11-f8f5-4cb1-836c-5321ecbadd9b";
+    let file = dir.join(format!("{id}.jsonl"));
+    let from = sample("claude-code/plain/store/projects/-home-dev-repos-team-proj-alpha");
+    fs::copy(from.join(format!("{old}.jsonl")), &file).unwrap();
+    let (cwd, to) = ("\"/home/dev/repos/team/proj/alpha\"", Value::from(project).to_string());
+    replace_in(&file, &[(old, &id), (cwd, &to), ("first prompt", &format!("{word} one"))]);
     id
 }
 
