@@ -126,7 +126,8 @@ fn claude_code(store: &TestStore, project: &str, word: &str) -> String {
     let is_kept = |unit: u16| u8::try_from(unit).is_ok_and(|byte| byte.is_ascii_alphanumeric());
     let slug: String =
         project.encode_utf16().map(|unit| if is_kept(unit) { char::from(unit as u8) } else { '-' }).collect();
-    let slug: String = slug.chars().take(200).collect();
+    // (No client records an empty path.)
+    let slug = if slug.is_empty() { "-".to_owned() } else { slug.chars().take(200).collect() };
     let dir = store.home.join(".claude/projects").join(slug);
     fs::create_dir_all(&dir).unwrap();
     let old = "d2a89d11-f8f5-4cb1-836c-5321ecbadd9b";
