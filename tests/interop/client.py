@@ -45,6 +45,8 @@ class Client:
     # Files of the store that say where sessions belong.
     indexes = ()
     version = ""
+    # The client writes its next turn right behind a last line that is not whole, which damages that line.
+    glues_to_torn = False
 
     def __init__(self, folder, timeout):
         self.folder = Path(folder)
@@ -62,7 +64,7 @@ class Client:
 
     def listed(self, store, scratch):
         """The client's own session list for the project, and what its "continue" would open:
-        `({id: title}, id or None)`."""
+        `({id: title}, id or None)`. None instead of the list where only a person at a terminal gets it."""
         raise NotImplementedError
 
     def continues(self, sample):
@@ -79,6 +81,10 @@ class Client:
 
     def trust(self, store, project):
         """Lets the client work in `project` without asking."""
+
+    def transcript(self, store, session):
+        """The file that the client appends a session's turns to; only asked where it `glues_to_torn`."""
+        raise NotImplementedError
 
     def resume_latest(self, store, scratch, session, prompt):
         """As `resume`, by the client's own way to the latest session of the directory, where it has one."""

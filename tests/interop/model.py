@@ -20,6 +20,9 @@ class Model:
 
     def __init__(self):
         self.requests = []
+        # Answers of the messages API wait until it is set: a scene may hold a client in the middle of its turn.
+        self.answers = threading.Event()
+        self.answers.set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._server.model = self
@@ -34,6 +37,7 @@ class Model:
         return self
 
     def __exit__(self, *_):
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -52,7 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        api = next((api for end, api in APIS.items() if self.path.endswith(end)), None)
+        path = self.path.partition("?")[0]
+        api = next((api for end, api in APIS.items() if path.endswith(end)), None)
         if api is None:
             return self._json(404, {"error": {"message": "no such endpoint"}})
         try:
@@ -73,12 +78,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _events(self, lines):
+    def _events(self, lines, names=None):
+        """Server-sent events; `names`: the kind of each, where an API wants it told outside of the JSON, too."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write("".join(f"data: {line}\n\n" for line in lines).encode())
+        kinds = [f"event: {name}\n" for name in names] if names else [""] * len(lines)
+        self.wfile.write("".join(f"{kind}data: {line}\n\n" for kind, line in zip(kinds, lines)).encode())
         self.close_connection = True
 
 
@@ -135,4 +142,23 @@ def _responses(handler, request):
     handler._events([json.dumps(event) for event in events])
 
 
-APIS = {"/chat/completions": _chat_completions, "/responses": _responses}
+def _messages(handler, request):
+    """POST /messages, streamed or not."""
+    handler.server.model.answers.wait()
+    usage = {"input_tokens": 100, "output_tokens": 2}
+    head = {"id": "scripted-1", "type": "message", "role": "assistant", "model": request.get("model", "scripted"), "usage": usage}
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    if not request.get("stream"):
+        return handler._json(200, {**head, **end, "content": [{"type": "text", "text": REPLY}]})
+    events = [
+        {"type": "message_start", "message": {**head, "content": [], "stop_reason": None, "stop_sequence": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": REPLY}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": end, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    handler._events([json.dumps(event) for event in events], [event["type"] for event in events])
+
+
+APIS = {"/chat/completions": _chat_completions, "/responses": _responses, "/messages": _messages}

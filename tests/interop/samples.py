@@ -34,6 +34,8 @@ class Sample:
     old_form: bool
     # Codex neither resumes nor cuts an archived thread; a fork of it is an ordinary one.
     archived: bool
+    # The last line is not whole.
+    torn: bool
 
     def kept_turns(self, keep):
         """How many turns stay when the cut keeps 0..=keep: more than keep + 1 inside a group."""
@@ -71,4 +73,5 @@ def _sample(agent, case, session):
         messages=messages, refused=refused, boundaries=boundaries,
         old_form=session.get("numbering") == "context",
         archived=bool(session.get("archived")),
+        torn=session["state"] == "torn",
     )

@@ -63,20 +63,25 @@ class Stage:
                 raise Failed(f"turnfs {' '.join(arguments)} does not say {words!r}: {done.stderr.strip()}")
         same(f"the refused {' '.join(arguments)}", before, self.contents())
 
-    def sent(self, session, prompt, expected):
+    def sent(self, session, prompt, expected, way=None):
         """The client resumes `session` with `prompt`, and its model must be sent `expected` and the prompt."""
+        found = self.asked(way or self.client.resume, session, prompt)
+        wrong = difference([*expected, ["user", prompt]], self.client.as_kept(found, expected))
+        if wrong:
+            raise Failed(f"{prompt!r}: {wrong}")
+
+    def asked(self, way, session, prompt):
+        """The client goes on with `session` in one of its ways (`resume`, `resume_latest`); what its model is sent,
+        up to the prompt."""
         begun = len(self.model.requests)
-        done = self.client.resume(self.store, self.scratch, session, prompt)
+        done = way(self.store, self.scratch, session, prompt)
         if done.code != 0:
             raise Failed(f"the client does not resume {session}: {done.complaint()}")
         histories = [self.client.history(request) for request in self.model.requests[begun:]]
         found = next((history for history in histories if ["user", prompt] in history), None)
         if found is None:
             raise Failed(f"the client never sent {prompt!r}")
-        end = len(found) - found[::-1].index(["user", prompt])
-        wrong = difference([*expected, ["user", prompt]], self.client.as_kept(found[:end], expected))
-        if wrong:
-            raise Failed(f"{prompt!r}: {wrong}")
+        return found[:len(found) - found[::-1].index(["user", prompt])]
 
     @contextmanager
     def mounted(self):

@@ -144,20 +144,28 @@ def _judge_cut(trial, turnfs, client, store, scratch, model):
 
     titles, last = client.listed(store, scratch)
     # A session without anything in it is left out by the client itself.
-    if messages and session not in titles:
+    has_list = titles is not None
+    if has_list and messages and session not in titles:
         raise Failed(f"the client's list does not hold {session}: {titles}")
-    if messages and titles[session] in ("", "Untitled") and not (sample.old_form and trial.action != "fork"):
+    if has_list and messages and titles[session] in ("", "Untitled") and not (sample.old_form and trial.action != "fork"):
         raise Failed(f"the client lists {session} without a title")
     if last != client.continues(sample):
         raise Failed(f"the client's continue opens {last}; before the cut it was {client.continues(sample)}")
 
+    torn_line = None
+    if trial.action == "redo" and sample.torn and client.glues_to_torn:
+        torn_line = client.transcript(store, session).read_bytes().count(b"\n") + 1
     resumed = client.resume(store, scratch, session, PROMPT)
     if resumed.code != 0:
         raise Failed(f"the client does not resume the session: {resumed.complaint()}")
     wrong = difference([*messages, ["user", PROMPT]], client.as_kept(_sent(client, model), messages))
     if wrong:
         raise Failed(wrong)
-    _judge_shown(sample, kept, json.loads(turnfs.must(store, scratch, sample.agent, "show", session, "--json")))
+    shown = json.loads(turnfs.must(store, scratch, sample.agent, "show", session, "--json"))
+    if torn_line:
+        _judge_glued(sample, torn_line, shown)
+    else:
+        _judge_shown(sample, kept, shown)
     wrong = client.on_top(store, scratch, session, kept + 1)
     if wrong:
         raise Failed(wrong)
@@ -203,6 +211,17 @@ def _sent(client, model):
         if at:
             return history[:at[-1] + 1]
     raise Failed(f"the client asked its model {len(model.requests)} times and never sent the prompt")
+
+
+def _judge_glued(sample, line, shown):
+    """A redo has brought a torn last line back and the client has written behind it: that line is damaged, and turnfs
+    must say so and show only turns before it."""
+    damage = shown["damage"]
+    if shown["state"] != "damaged" or damage["line"] != line:
+        raise Failed(f"the client has written behind the torn line {line}, but turnfs calls it {shown['state']}: {damage}")
+    prompts = [turn["prompt"] for turn in shown["turns"]]
+    if prompts != [turn.prompt for turn in sample.turns[:len(prompts)]]:
+        raise Failed(f"of the session with the damaged line {line} turnfs shows {prompts}")
 
 
 def _judge_shown(sample, kept, shown):
