@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::host::Environment;
 use crate::host::processes::Running;
@@ -210,6 +211,35 @@ pub trait AgentStore: Send + Sync {
     /// Who has the session open, as `running` tells it: whoever asks for many sessions looks at the host once. Never
     /// disturbs a client; bounded in time.
     fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer>;
+}
+
+/// The last look at a store, which the next one goes on from.
+struct LastLook<L>(Mutex<Option<Arc<L>>>);
+
+impl<L> Default for LastLook<L> {
+    fn default() -> Self {
+        LastLook(Mutex::default())
+    }
+}
+
+impl<L> LastLook<L> {
+    /// `None` before the first one.
+    fn get(&self) -> Option<Arc<L>> {
+        self.0.lock().clone()
+    }
+
+    /// Looks again. Nothing is locked meanwhile.
+    fn again(&self, look: impl FnOnce(Option<&L>) -> Result<L>) -> Result<Arc<L>> {
+        let last = self.get();
+        let look = Arc::new(look(last.as_deref())?);
+        *self.0.lock() = Some(look.clone());
+        Ok(look)
+    }
+}
+
+/// Whether an id, which comes out of a file, can be the beginning of a file's name.
+fn is_file_name(id: &str) -> bool {
+    !id.is_empty() && !id.starts_with('.') && !id.contains(['/', '\0']) && id.len() <= 200
 }
 
 /// The times at which these files of a session were last changed, in their order; `None` if one of them is gone.

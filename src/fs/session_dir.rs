@@ -255,10 +255,15 @@ impl Fs {
                 let (_, at) = self.branch(session, *branch)?;
                 Ok(Attrs::file(self.forked_branch(session, *branch).len() as u64, at))
             }
-            Part::BranchTurn(branch, n) => {
-                let (turns, at) = self.branch(session, *branch)?;
-                let turn = find(&turns, *n)?;
-                Ok(Attrs::file(turn.text_len, turn.last.unwrap_or(at)))
+            Part::BranchTurn(Branch::Undone(number), n) => {
+                let undone = self.undone(session, *number)?;
+                let turn = find(&undone.turns, *n)?;
+                Ok(Attrs::file(turn.text_len, turn.last.unwrap_or(undone.at)))
+            }
+            Part::BranchTurn(Branch::Abandoned(number), n) => {
+                let view = self.view(&session.key)?;
+                let turn = find(&view.history.abandoned_turns(*number)?.turns, *n)?;
+                Ok(Attrs::file(turn.text_len, turn.last.unwrap_or(view.session.updated)))
             }
             Part::Status => Ok(Attrs::file(self.status(session, true)?.len() as u64, updated()?)),
             // Of a session that cannot be shown these are refused when opened; until then they are just there.

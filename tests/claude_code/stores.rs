@@ -34,8 +34,6 @@ fn a_client_that_has_the_session_prevents_an_undo_but_no_fork_and_one_that_was_k
     assert_eq!(store.fork(0).0, ["a"]);
     // Another process has that number now, or the client has another session.
     note("1", ID);
-    fs::remove_file(dir.join(format!("{}.json", client.id()))).unwrap();
-    note("1", ID);
     store.undo(1).unwrap();
     store.redo().unwrap();
     note(&started(client.id()), "another");
@@ -85,6 +83,17 @@ fn sub_agents_of_both_layouts_belong_to_their_session() {
         assert_eq!(store.agent.load(agent).unwrap().turns[0].prompt.as_deref(), Some("look"));
         assert_eq!(store.agent.parents_of(&agent.key.path), [store.session().key.path.to_path_buf()]);
     }
+}
+
+#[test]
+fn a_folder_that_a_link_leads_to_is_listed_once() {
+    let store = Store::with_turns(&["a"]);
+    let projects = store.root().join("projects");
+    std::os::unix::fs::symlink(projects.join("-w-p"), projects.join("-a-linked")).unwrap();
+    let found = store.agent.discover().unwrap();
+    assert_eq!(found.sessions.len(), 1, "{:?}", found.sessions);
+    assert!(found.sessions[0].key.path.starts_with("projects/-w-p"), "under its own name");
+    assert!(found.links.iter().any(|link| link.ends_with("-a-linked")), "and the link is watched");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! What the model is sent on resume: the conversation from its last compaction on, with what that preserved.
-//! Facts: `docs/stores/claude-code.md`, "Which records are the history", 5 and 6.
+//! Facts: `docs/stores/claude-code.md`, "3. Which records are the conversation", 5 to 7.
 
 use std::collections::HashSet;
 

@@ -1,9 +1,9 @@
-//! Cuts of this store as steps. Facts: `docs/stores/claude-code.md`, "FORK" and "UNDO".
+//! Cuts of this store as steps. Facts: `docs/stores/claude-code.md`, "6. Fork" and "7. Undo".
 //!
 //! A fork is a new transcript of the lines that are kept. An undo cuts the transcript off where the client then finds
 //! exactly the kept turns; where a branch was abandoned it would find that again, so the file is written anew.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -78,30 +78,36 @@ pub(super) fn prefixes(tree: &Tree<'_>) -> Vec<Option<Prefix>> {
     (0..=turns).map(prefix).collect()
 }
 
-/// The lines that a session with the first `turns` turns of a path consists of.
-pub(super) fn kept_lines(tree: &Tree<'_>, path: &tree::Path, turns: usize) -> Vec<usize> {
-    let story = &path.story[..path.end(turns)];
-    let mut kept: HashSet<usize> = story.iter().copied().collect();
-    let beside = tree.beside(story);
-    kept.extend(beside.keys());
+/// For each line with how many turns of a path a session must have to keep it: 0 for what comes before the first one,
+/// `None` for what no session with turns of that path keeps.
+pub(super) fn kept_with(tree: &Tree<'_>, path: &tree::Path) -> Vec<Option<usize>> {
+    let mut kept = vec![None; tree.lines.len()];
+    let mut turns = 0;
+    let mut owners = HashMap::from([(Owner::Head, 0)]);
+    for (at, index) in path.story.iter().enumerate() {
+        if path.starts.get(turns) == Some(&at) {
+            turns += 1;
+            owners.insert(tree.owners[*index], turns);
+        }
+        kept[*index] = Some(turns);
+    }
+    for (index, with) in tree.beside(&path.story) {
+        kept[index] = kept[with];
+    }
     // What the client still sends of what stands before a compaction may lie beside the story.
-    for index in story {
-        if let Some(node) = tree.node(*index).filter(|node| node.is_boundary) {
-            kept.extend(node.preserved.1.iter().filter_map(|key| tree.place(*key)));
+    for index in &path.story {
+        let Some(node) = tree.node(*index).filter(|node| node.is_boundary) else { continue };
+        for preserved in node.preserved.1.iter().filter_map(|key| tree.place(*key)) {
+            kept[preserved] = kept[preserved].or(kept[*index]);
         }
     }
-    let owners: HashSet<Owner> =
-        path.starts.iter().take(turns).map(|at| tree.owners[path.story[*at]]).collect();
-    let metadata = (0..tree.lines.len()).filter(|index| {
-        let of_kept = tree.owners[*index] == Owner::Head || owners.contains(&tree.owners[*index]);
-        let line = &tree.lines[*index];
+    for (index, line) in tree.lines.iter().enumerate() {
         // Records of sub-agents stand among the others in older versions; the client passes over them.
-        let is_beside = line.node().is_none_or(|node| node.sidechain && tree.place(node.key).is_none());
-        of_kept && is_beside && !matches!(line.what, What::LastPrompt { .. })
-    });
-    kept.extend(metadata);
-    let mut kept: Vec<usize> = kept.into_iter().collect();
-    kept.sort_unstable();
+        let is_note = line.node().is_none_or(|node| node.sidechain && tree.place(node.key).is_none());
+        if is_note && !matches!(line.what, What::LastPrompt { .. }) {
+            kept[index] = owners.get(&tree.owners[index]).copied();
+        }
+    }
     kept
 }
 
@@ -138,7 +144,9 @@ impl Cutting {
         cwd: Option<&str>,
     ) -> Vec<Part> {
         let file: Arc<Path> = self.file.as_path().into();
-        let kept = kept_lines(tree, path, turns);
+        let kept_with = kept_with(tree, path);
+        let is_kept = |index: &usize| kept_with[*index].is_some_and(|needed| needed <= turns);
+        let kept: Vec<usize> = (0..tree.lines.len()).filter(is_kept).collect();
         let mut parts: Vec<Part> = Vec::new();
         let piece = |parts: &mut Vec<Part>, start: u64, end: u64| match parts.last_mut() {
             Some(Part::Piece(last)) if last.span.end == start => last.span.end = end,

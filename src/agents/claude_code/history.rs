@@ -134,7 +134,7 @@ fn node(record: &Record<'_>, line: &[u8], uuid: super::records::Key) -> Node {
     let kind = record.kind();
     let (mut has_results, mut has_calls, mut is_interrupt) = (false, false, false);
     if matches!(kind, Kind::User | Kind::Assistant) {
-        super::records::each_block(record.said().content, |block| {
+        super::records::each_block(record.said.content, |block| {
             match text(block.kind).as_deref() {
                 Some("tool_result") => has_results = true,
                 Some("tool_use") => has_calls = true,
@@ -163,7 +163,7 @@ fn node(record: &Record<'_>, line: &[u8], uuid: super::records::Key) -> Node {
         ends_turn: kind == Kind::System && text(record.subtype).as_deref() == Some("turn_duration"),
         has_results,
         has_calls,
-        reply: (kind == Kind::Assistant).then(|| key_of(record.said().id)).flatten(),
+        reply: (kind == Kind::Assistant).then(|| key_of(record.said.id)).flatten(),
         preserved: (preserved.0, preserved.1.into()),
         prompt: may_begin_turn.then_some(()).map(prompt),
         text_len,
@@ -412,29 +412,28 @@ fn branch(tree: &Tree<'_>, branch: &tree::Branch, file: &Arc<Path>, sidechain: b
 /// file that is put together from their lines.
 fn cuts(tree: &Tree<'_>, file: &Arc<Path>, turns: &[Turn]) -> Vec<Result<CutPoint>> {
     let prefixes = super::cuts::prefixes(tree);
+    // Lines and bytes that each turn adds to a file that is put together.
+    let mut added = vec![(0, 0); turns.len() + 1];
+    for (line, needed) in tree.lines.iter().zip(super::cuts::kept_with(tree, &tree.path)) {
+        if let Some(needed) = needed {
+            added[needed].0 += 1;
+            added[needed].1 += line.end - line.start;
+        }
+    }
+    let (mut lines, mut bytes) = (0, 0);
     let cut = |n: usize| {
+        lines += added[n].0;
+        bytes += added[n].1;
         if n == 0 {
             return Err(super::cuts::without_turns());
         }
-        let kept = match prefixes[n] {
-            Some(prefix) => Kept {
-                file: file.to_path_buf(),
-                source: file.to_path_buf(),
-                lines: prefix.lines,
-                bytes: prefix.bytes,
-                rebuilt: false,
-            },
-            None => {
-                let lines = super::cuts::kept_lines(tree, &tree.path, n);
-                let size = lines.iter().map(|index| tree.lines[*index].end - tree.lines[*index].start).sum();
-                Kept {
-                    file: file.to_path_buf(),
-                    source: file.to_path_buf(),
-                    lines: lines.len() as u64,
-                    bytes: size,
-                    rebuilt: true,
-                }
-            }
+        let prefix = prefixes[n];
+        let kept = Kept {
+            file: file.to_path_buf(),
+            source: file.to_path_buf(),
+            lines: prefix.map_or(lines, |prefix| prefix.lines),
+            bytes: prefix.map_or(bytes, |prefix| prefix.bytes),
+            rebuilt: prefix.is_none(),
         };
         Ok(CutPoint { confidence: Confidence::Exact, kept: vec![kept], at: None })
     };

@@ -18,7 +18,7 @@ pub(super) enum As {
 pub(super) fn of(record: &Record<'_>, line: &[u8], what: As, sink: &mut dyn FnMut(Item<'_>)) {
     match record.kind() {
         Kind::User => of_user(record, what, sink),
-        Kind::Assistant => each_block(record.said().content, |block| of_block(block, sink)),
+        Kind::Assistant => each_block(record.said.content, |block| of_block(block, sink)),
         Kind::Attachment => of_attachment(object(record.attachment), sink),
         Kind::System => of_system(record, sink),
         // Without a uuid it is something that the client notes for itself.
@@ -31,12 +31,12 @@ pub(super) fn of(record: &Record<'_>, line: &[u8], what: As, sink: &mut dyn FnMu
 
 fn of_user(record: &Record<'_>, what: As, sink: &mut dyn FnMut(Item<'_>)) {
     if what == As::Prompt {
-        return each_block(record.said().content, |block| match text(block.text) {
+        return each_block(record.said.content, |block| match text(block.text) {
             Some(text) => sink(Item::User { text }),
             None => of_block(block, sink),
         });
     }
-    each_block(record.said().content, |block| {
+    each_block(record.said.content, |block| {
         let Some(text) = text(block.text) else { return of_block(block, sink) };
         let kind = match &*text {
             _ if record.is_summary() => return sink(Item::Compaction { text }),

@@ -2,9 +2,9 @@
 //!
 //! `projects/<slug>/<session>.jsonl`. A slug is made of the project's path and cannot be turned back, and several
 //! projects may share one: a session belongs to the `cwd` that its first records name. Facts:
-//! `docs/stores/claude-code.md`, "Layout".
+//! `docs/stores/claude-code.md`, "1. Layout".
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::head::{self, Head, Titles};
-use crate::agents::Discovery;
+use crate::agents::{Discovery, is_file_name};
+use crate::host::mountinfo::Device;
 use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::{EntryKind, Stamp, StoreDir};
 
@@ -54,11 +55,6 @@ pub(super) fn transcript(source: &Session, project: Option<&Path>, id: &str) -> 
     folder.join(format!("{id}{TRANSCRIPT}"))
 }
 
-/// Whether an id, which comes out of a file, can be the beginning of a file's name.
-pub(super) fn is_name(id: &str) -> bool {
-    !id.is_empty() && !id.starts_with('.') && !id.contains(['/', '\0']) && id.len() <= 200
-}
-
 /// A path as it stands in a JSON string, without quotes.
 pub(super) fn json_text(path: &Path) -> String {
     let json = serde_json::Value::from(path.to_string_lossy()).to_string();
@@ -72,6 +68,15 @@ pub(super) struct Look {
     at: Timestamp,
     /// By transcript.
     known: HashMap<Arc<Path>, Known>,
+    /// The folders with transcripts of sub-agents among those of sessions.
+    with_agents: HashSet<PathBuf>,
+}
+
+impl Look {
+    /// Whether sub-agents lie beside this transcript.
+    pub fn has_agents_beside(&self, transcript: &Path) -> bool {
+        transcript.parent().is_some_and(|folder| self.with_agents.contains(folder))
+    }
 }
 
 #[derive(Clone)]
@@ -88,21 +93,33 @@ struct Known {
 pub(super) fn look(root: &Arc<Path>, last: Option<&Look>) -> Result<Look> {
     let at = crate::transcript::clock();
     let Some(store) = StoreDir::open(root)? else { return Ok(Look::default()) };
-    let mut finder = Finder { root, last, found: Discovery::default(), known: HashMap::new() };
+    let mut finder = Finder {
+        root,
+        last,
+        found: Discovery::default(),
+        known: HashMap::new(),
+        with_agents: HashSet::new(),
+        listed: HashSet::new(),
+    };
     finder.found.directories.push(PathBuf::new());
     if let Some(projects) = finder.dir(&store, Path::new(PROJECTS)) {
-        for entry in projects.entries()? {
-            let is_dir = matches!(entry.kind, EntryKind::Dir | EntryKind::Symlink);
+        let mut entries = projects.entries()?;
+        entries.retain(|entry| matches!(entry.kind, EntryKind::Dir | EntryKind::Symlink));
+        // What is there itself comes before links that lead to it: a session is listed once.
+        entries.sort_by_key(|entry| entry.kind == EntryKind::Symlink);
+        for entry in entries {
             let path = Path::new(PROJECTS).join(&entry.name);
-            if is_dir && let Some(folder) = finder.dir(&store, &path) {
+            if let Some(folder) = finder.dir(&store, &path)
+                && folder.stat(Path::new(""))?.is_none_or(|facts| finder.listed.insert(facts.identity()))
+            {
                 finder.folder(&folder, &path);
             }
         }
     }
-    let Finder { found, known, .. } = finder;
+    let Finder { found, known, with_agents, .. } = finder;
     let same = last.filter(|last| is_same(&last.found, &found));
     let found = same.map_or_else(|| Arc::new(found), |last| last.found.clone());
-    Ok(Look { found, at, known })
+    Ok(Look { found, at, known, with_agents })
 }
 
 /// Whether two looks found the very same.
@@ -119,6 +136,9 @@ struct Finder<'a> {
     last: Option<&'a Look>,
     found: Discovery,
     known: HashMap<Arc<Path>, Known>,
+    with_agents: HashSet<PathBuf>,
+    /// The folders that were taken up, so that none is under two names.
+    listed: HashSet<(Device, u64)>,
 }
 
 impl Finder<'_> {
@@ -159,8 +179,11 @@ impl Finder<'_> {
             let Some(id) = entry.name.to_str().and_then(|name| name.strip_suffix(TRANSCRIPT)) else {
                 continue;
             };
-            if entry.kind == EntryKind::Dir || id.is_empty() || id.starts_with(['.']) || id.starts_with(AGENT)
-            {
+            if entry.kind == EntryKind::Dir || !is_file_name(id) {
+                continue;
+            }
+            if id.starts_with(AGENT) {
+                self.with_agents.insert(path.to_owned());
                 continue;
             }
             let file: Arc<Path> = path.join(&entry.name).into();
@@ -214,9 +237,8 @@ impl Finder<'_> {
         }
         // Of a file that only grew the beginning is what it was, if all was found there.
         let known = last.map(|(_, known)| known);
-        let before = known
-            .filter(|known| known.stamp.may_have_grown_from(&known.stamp) || stamp.same_file(&known.stamp));
-        let before = before.filter(|known| known.head.is_whole() && stamp.len >= known.stamp.len);
+        let has_grown = |known: &&Known| known.head.is_whole() && stamp.may_have_grown_from(&known.stamp);
+        let before = known.filter(has_grown);
         let (head, titles) = match before {
             _ if stamp.kind != EntryKind::File => (Head::default(), Titles::default()),
             Some(known) => {

@@ -19,9 +19,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use super::{Agent, AgentStore, Companion, Discovery, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, LastLook, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{Passes, StoreDir};
@@ -32,13 +30,13 @@ use subagents::Subagents;
 /// Opens the stores of Claude Code.
 pub static AGENT: Agent = Agent {
     place: |env| env.path("CLAUDE_CONFIG_DIR").or_else(|| Some(env.home.as_ref()?.join(".claude"))),
-    open: |root| Arc::new(ClaudeCode { root, last: Mutex::default(), subagents: Subagents::default() }),
+    open: |root| Arc::new(ClaudeCode { root, last: LastLook::default(), subagents: Subagents::default() }),
 };
 
 /// A store of Claude Code.
 struct ClaudeCode {
     root: Arc<Path>,
-    last: Mutex<Option<Arc<Look>>>,
+    last: LastLook<Look>,
     subagents: Subagents,
 }
 
@@ -52,11 +50,7 @@ impl AgentStore for ClaudeCode {
     }
 
     fn discover(&self) -> Result<Arc<Discovery>> {
-        let last = self.last.lock().clone();
-        let look = layout::look(&self.root, last.as_deref())?;
-        let found = look.found.clone();
-        *self.last.lock() = Some(Arc::new(look));
-        Ok(found)
+        Ok(self.last.again(|last| layout::look(&self.root, last))?.found.clone())
     }
 
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History> {
@@ -77,7 +71,9 @@ impl AgentStore for ClaudeCode {
     }
 
     fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
-        self.subagents.of(session)
+        // Only older versions keep sub-agents among the sessions.
+        let among = self.last.get().is_none_or(|look| look.has_agents_beside(&session.key.path));
+        self.subagents.of(session, among)
     }
 
     fn parents_of(&self, subagent: &Path) -> Vec<PathBuf> {

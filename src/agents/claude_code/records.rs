@@ -1,4 +1,4 @@
-//! One line of a transcript. Facts: `docs/stores/claude-code.md`, "Records".
+//! One line of a transcript. Facts: `docs/stores/claude-code.md`, "2. Records".
 //!
 //! Fields stay as they are spelled until somebody asks: of most lines only a few short ones are ever decoded. A field
 //! of another type than the client writes counts as not there, as it does for the client.
@@ -81,7 +81,10 @@ pub(super) struct Record<'a> {
     #[serde(borrow)]
     pub cwd: Raw<'a>,
     #[serde(borrow)]
-    pub message: Raw<'a>,
+    message: Raw<'a>,
+    /// What is in `message`.
+    #[serde(skip)]
+    pub said: Block<'a>,
     #[serde(borrow)]
     tool_use_result: Raw<'a>,
     #[serde(borrow)]
@@ -177,16 +180,19 @@ impl<'a> Record<'a> {
     /// What it is instead, as the end of a sentence; `None` of what is no JSON.
     pub fn parse(line: &'a [u8]) -> Result<Record<'a>, Option<&'static str>> {
         let json = simdutf8::basic::from_utf8(line).map_err(|_| None)?;
-        let record: Record<'a> = serde_json::from_str(json).map_err(|error| {
+        let mut record: Record<'a> = serde_json::from_str(json).map_err(|error| {
             let data = error.classify() == serde_json::error::Category::Data;
             data.then_some("not an object")
         })?;
         let Some(kind) = text(record.kind) else { return Err(Some("a record without a type")) };
         let said = matches!(&*kind, "user" | "assistant");
-        match said && !record.message.is_some_and(|message| message.get().starts_with('{')) {
-            true => Err(Some("a record without its message")),
-            false => Ok(record),
+        if said {
+            if !record.message.is_some_and(|message| message.get().starts_with('{')) {
+                return Err(Some("a record without its message"));
+            }
+            record.said = object(record.message);
         }
+        Ok(record)
     }
 
     pub fn type_name(&self) -> Cow<'a, str> {
@@ -228,13 +234,9 @@ impl<'a> Record<'a> {
         self.kind() == Kind::System && text(self.subtype).as_deref() == Some("compact_boundary")
     }
 
-    pub fn said(&self) -> Block<'a> {
-        object(self.message)
-    }
-
     /// The model that answered; the client's own answers name none.
     pub fn model(&self) -> Option<Cow<'a, str>> {
-        text(self.said().model).filter(|model| !model.starts_with('<'))
+        text(self.said.model).filter(|model| !model.starts_with('<'))
     }
 
     /// Whether it looks like the beginning of a turn. A slash command is one only if the record behind it is
@@ -264,7 +266,7 @@ impl<'a> Record<'a> {
         }
         let (mut results, mut own) = (false, true);
         let mut first = true;
-        each_block(self.said().content, |block| {
+        each_block(self.said.content, |block| {
             results |= text(block.kind).as_deref() == Some("tool_result");
             if let Some(text) = text(block.text)
                 && std::mem::take(&mut first)
@@ -284,7 +286,7 @@ impl<'a> Record<'a> {
     /// The text of a user record: of several parts all of them, one below the other.
     pub fn prompt(&self) -> String {
         let mut all = String::new();
-        each_block(self.said().content, |block| {
+        each_block(self.said.content, |block| {
             if let Some(text) = text(block.text) {
                 if !all.is_empty() {
                     all.push('\n');

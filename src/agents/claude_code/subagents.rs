@@ -12,6 +12,7 @@ use serde::Deserialize;
 use super::head::{self, Head, Titles};
 use super::layout::{self, AGENT, SUBAGENTS, TRANSCRIPT};
 use super::records::{Raw, text};
+use crate::agents::is_file_name;
 use crate::session::{Result, Session};
 use crate::transcript::{EntryKind, Stamp, StoreDir, read_small};
 
@@ -42,13 +43,18 @@ struct Meta<'a> {
 }
 
 impl Subagents {
-    /// The sub-agent sessions of a session.
-    pub fn of(&self, parent: &Session) -> Result<Vec<Session>> {
+    /// The sub-agent sessions of a session. `among`: some may lie among the sessions' transcripts.
+    pub fn of(&self, parent: &Session, among: bool) -> Result<Vec<Session>> {
+        if parent.subagent.is_some() {
+            return Ok(Vec::new());
+        }
         let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
         let own = parent.key.path.with_extension("").join(SUBAGENTS);
         let mut found = self.below(parent, &store, &own, true)?;
-        let beside = parent.key.path.parent().unwrap_or(Path::new(""));
-        found.extend(self.below(parent, &store, beside, false)?);
+        if among {
+            let beside = parent.key.path.parent().unwrap_or(Path::new(""));
+            found.extend(self.below(parent, &store, beside, false)?);
+        }
         Ok(found)
     }
 
@@ -62,7 +68,7 @@ impl Subagents {
         let (dir, name) = (store.dir(folder).ok()??, subagent.file_name()?.to_str()?);
         let stamp = dir.stat(Path::new(name)).ok()??;
         let parent = self.known(&dir, name, stamp).head.session?;
-        layout::is_name(&parent).then(|| folder.join(format!("{parent}{TRANSCRIPT}")))
+        is_file_name(&parent).then(|| folder.join(format!("{parent}{TRANSCRIPT}")))
     }
 
     /// Those in a directory: all of them, or those whose records name the session.

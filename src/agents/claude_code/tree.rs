@@ -1,5 +1,5 @@
 //! The records of a transcript as the tree that they are: which of them are the conversation, and what was left
-//! beside it. Facts: `docs/stores/claude-code.md`, "Which records are the history" and "Turns".
+//! beside it. Facts: `docs/stores/claude-code.md`, "3. Which records are the conversation" and "4. Turns".
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Who has a session open. Facts: `docs/stores/claude-code.md`, "Locks and live writers".
+//! Who has a session open. Facts: `docs/stores/claude-code.md`, "5. Writers".
 //!
 //! The client holds no lock and keeps no file open. Each running one notes in `sessions/<pid>.json` which session it
 //! has; the note of one that was killed stays, so the start time of the process decides.

@@ -28,9 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
 
-use super::{Agent, AgentStore, Companion, Discovery, SharedIndex, modified, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, LastLook, SharedIndex, modified, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::Passes;
@@ -46,13 +45,13 @@ pub static AGENT: Agent = Agent {
 /// A store of Kimi CLI.
 struct KimiCli {
     root: Arc<Path>,
-    last: Mutex<Option<Arc<Look>>>,
+    last: LastLook<Look>,
     subagents: Subagents,
 }
 
 impl KimiCli {
     fn at(root: impl Into<Arc<Path>>) -> KimiCli {
-        KimiCli { root: root.into(), last: Mutex::default(), subagents: Subagents::default() }
+        KimiCli { root: root.into(), last: LastLook::default(), subagents: Subagents::default() }
     }
 }
 
@@ -66,11 +65,7 @@ impl AgentStore for KimiCli {
     }
 
     fn discover(&self) -> Result<Arc<Discovery>> {
-        let last = self.last.lock().clone();
-        let look = layout::look(&self.root, last.as_deref())?;
-        let found = look.found.clone();
-        *self.last.lock() = Some(Arc::new(look));
-        Ok(found)
+        Ok(self.last.again(|last| layout::look(&self.root, last))?.found.clone())
     }
 
     fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{Agent, AgentStore, Companion, Discovery, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, LastLook, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{
     AgentKind, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
@@ -59,7 +59,7 @@ pub static AGENT: Agent = Agent {
 /// A store of Kimi Code.
 struct KimiCode {
     root: Arc<Path>,
-    last: Mutex<Option<Arc<Look>>>,
+    last: LastLook<Look>,
     /// When sessions were last worked on that are asked about between looks, by their wires: with the stamp of the wire
     /// and when it was read.
     updated: Mutex<HashMap<Arc<Path>, (Stamp, Timestamp, Timestamp)>>,
@@ -76,19 +76,14 @@ impl AgentStore for KimiCode {
     }
 
     fn discover(&self) -> Result<Arc<Discovery>> {
-        let last = self.last.lock().clone();
-        let look = layout::look(&self.root, last.as_deref())?;
-        let found = look.found.clone();
-        *self.last.lock() = Some(Arc::new(look));
-        Ok(found)
+        Ok(self.last.again(|last| layout::look(&self.root, last))?.found.clone())
     }
 
     fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
         let Some(store) = StoreDir::open(&self.root)? else { return Ok(None) };
         let wire = wire_of(session);
         let Some(stamp) = store.stat(&wire)? else { return Ok(None) };
-        let last = self.last.lock().clone();
-        if let Some(updated) = last.and_then(|last| last.updated(session, stamp)) {
+        if let Some(updated) = self.last.get().and_then(|last| last.updated(session, stamp)) {
             return Ok(Some(updated));
         }
         if let Some((known, at, updated)) = self.updated.lock().get(&*wire)

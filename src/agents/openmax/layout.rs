@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::index::{self, Entry, Index};
 use super::records::{Message, Role};
-use crate::agents::Discovery;
+use crate::agents::{Discovery, is_file_name};
 use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
 use crate::transcript::{EntryKind, Stamp, StoreDir, read_small, scan_bytes};
@@ -152,7 +152,7 @@ pub(super) fn look(root: &Path, last: Option<&Look>) -> Result<Look> {
                 entry.id
             );
             look.problem(what);
-        } else if is_name(&entry.id) {
+        } else if is_file_name(&entry.id) {
             sessions.push(look.listed(at, entry));
         } else {
             look.problem(format!("the id {:?} cannot be the name of a file", entry.id));
@@ -356,11 +356,6 @@ impl Finder<'_> {
 /// Whether the index names the session: only it gives titles.
 pub(super) fn is_indexed(session: &Session) -> bool {
     session.title.is_some()
-}
-
-/// Whether an id can be the beginning of a file's name.
-fn is_name(id: &str) -> bool {
-    !id.is_empty() && !id.starts_with('.') && !id.contains(['/', '\0']) && id.len() <= 200
 }
 
 fn seconds(seconds: u64, nanoseconds: i32) -> Timestamp {

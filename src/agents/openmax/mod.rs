@@ -22,9 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
 
-use super::{Agent, AgentStore, Companion, Discovery, SharedIndex, modified, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, LastLook, SharedIndex, modified, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
 use crate::transcript::{self, Passes};
@@ -35,13 +34,13 @@ use layout::{Files, Look};
 /// Opens the stores of OpenMax. The client has no variable of its own for their place.
 pub static AGENT: Agent = Agent {
     place: |env| Some(env.home.as_ref()?.join(".openmax")),
-    open: |root| Arc::new(OpenMax { root, last: Mutex::default() }),
+    open: |root| Arc::new(OpenMax { root, last: LastLook::default() }),
 };
 
 /// A store of OpenMax.
 struct OpenMax {
     root: Arc<Path>,
-    last: Mutex<Option<Arc<Look>>>,
+    last: LastLook<Look>,
 }
 
 impl AgentStore for OpenMax {
@@ -54,14 +53,10 @@ impl AgentStore for OpenMax {
     }
 
     fn discover(&self) -> Result<Arc<Discovery>> {
-        let last = self.last.lock().clone();
-        if let Some(last) = last.as_ref().filter(|last| last.holds(&self.root)) {
+        if let Some(last) = self.last.get().filter(|last| last.holds(&self.root)) {
             return Ok(last.found.clone());
         }
-        let look = layout::look(&self.root, last.as_deref())?;
-        let found = look.found.clone();
-        *self.last.lock() = Some(Arc::new(look));
-        Ok(found)
+        Ok(self.last.again(|last| layout::look(&self.root, last))?.found.clone())
     }
 
     fn updated(&self, session: &Session) -> Result<Option<Timestamp>> {
