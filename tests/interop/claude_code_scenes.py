@@ -85,6 +85,18 @@ def continue_takes_the_fork(stage):
     stage.sent(source, LATER, [*history, ["user", PROMPT], ["assistant", REPLY]], way=latest)
 
 
+def rested(stage, limit):
+    """Waits until the client, which writes its prompt behind its question to the model, has written nothing for a second."""
+    seen, since = stage.contents(), time.monotonic()
+    while time.monotonic() - since < 1:
+        if time.monotonic() > limit:
+            raise Failed("the client does not stop writing while it waits for its model")
+        time.sleep(0.1)
+        now = stage.contents()
+        if now != seen:
+            seen, since = now, time.monotonic()
+
+
 def running(stage):
     """While a client is at work in a session, undo is refused; a fork has what was there before the client's turn.
     Once the client has ended, undo works."""
@@ -103,6 +115,7 @@ def running(stage):
             if ended or time.monotonic() > limit:
                 raise Failed(f"the client does not ask its model: {ended and ended[0].complaint()}")
             time.sleep(0.05)
+        rested(stage, limit)
         stage.refused("undo", source, "1", says=["has this session open"])
         made = stage.must("fork", source, str(last)).strip()
     finally:
