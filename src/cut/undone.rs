@@ -3,6 +3,7 @@
 //! An undo counts from the moment that its directory holds `undo.json`, and until it holds `redone.json`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::disk::Tree;
 use super::journal::{Direction, Record, VERSION};
 use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
-use crate::session::{Piece, Refusal, Result, SessionKey, StorePath, Turn, TurnDetail, TurnStatus, rfc3339};
+use crate::session::{
+    Piece, Refusal, Result, SessionKey, StorePath, Tokens, Turn, TurnDetail, TurnStatus, rfc3339,
+};
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
 #[derive(Clone, Debug)]
@@ -68,6 +71,10 @@ struct StoredTurn {
     pieces: Vec<StoredPiece>,
     line: u64,
     group: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokens: Option<Tokens>,
     text_len: u64,
 }
 
@@ -100,6 +107,8 @@ impl Turns {
             pieces: turn.pieces.iter().map(piece).collect(),
             line: turn.line,
             group: turn.group,
+            model: turn.model.as_deref().map(str::to_owned),
+            tokens: turn.tokens.as_deref().copied(),
             text_len: turn.text_len,
         };
         Turns { version: VERSION, turns: turns.iter().map(store).collect() }
@@ -127,6 +136,8 @@ impl StoredTurn {
                 .collect(),
             line: self.line,
             group: self.group,
+            model: self.model.map(Arc::from),
+            tokens: self.tokens.map(Box::new),
             text_len: self.text_len,
         }
     }

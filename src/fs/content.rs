@@ -379,6 +379,8 @@ fn stretch(session: &Session, history: &History, span: std::ops::Range<u64>) -> 
         pieces: Vec::new(),
         line: 1,
         group: 0,
+        model: None,
+        tokens: None,
         text_len: 0,
     })
 }

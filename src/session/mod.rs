@@ -12,6 +12,7 @@ mod plan;
 mod refusal;
 mod time;
 mod title;
+mod tokens;
 mod turn;
 mod words;
 
@@ -28,6 +29,7 @@ pub use plan::{
 pub use refusal::{Errno, Refusal, Result};
 pub use time::{from_unix_seconds, now, rfc3339, time_of_writing};
 pub use title::title;
+pub use tokens::{Tokens, sum_of};
 pub use turn::{Confidence, Piece, Turn, TurnDetail, TurnStatus};
 pub use words::{counted, turns};
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::Tokens;
+
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TurnStatus {
@@ -147,6 +149,10 @@ pub struct Turn {
     pub line: u64,
     /// The first turn of the group that a cut can only keep or drop as a whole; `n` if it stands alone.
     pub group: u32,
+    /// The model that answered, the last one if there were several; as the store names it.
+    pub model: Option<Arc<str>>,
+    /// What its answers took, where the store tells that turn by turn.
+    pub tokens: Option<Box<Tokens>>,
     /// Size of the rendered text, bytes.
     pub text_len: u64,
 }

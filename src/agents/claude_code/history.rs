@@ -1,17 +1,17 @@
 //! The one pass over a transcript, and what it says: turns, damage, cut points, abandoned branches.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::items::{self, As};
-use super::records::{Kind, Raw, Record, TRANSCRIPT, key, text};
-use super::tree::{self, Line, Node, Owner, Tree, What};
+use super::records::{Key, Kind, Raw, Record, TRANSCRIPT, key, text};
+use super::tree::{self, Line, Node, Owner, Reply, Tree, What};
 use crate::render::{self, Length};
 use crate::session::{
     AgentKind, Branch, Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece,
-    Refusal, Result, State, Turn, TurnDetail, TurnStatus, open_calls,
+    Refusal, Result, State, Tokens, Turn, TurnDetail, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{self, Inspector, Passes, StoreDir, is_json};
@@ -22,7 +22,7 @@ pub(super) struct Transcript {
     pub lines: Vec<Arc<Line>>,
     inspector: Inspector,
     name: Option<String>,
-    model: Option<String>,
+    model: Option<Arc<str>>,
     /// Whether anybody said anything.
     is_conversation: bool,
 }
@@ -61,7 +61,7 @@ impl Transcript {
                 self.learn(&record, sidechain);
                 // Blank lines belong to what they follow, or to the first record.
                 let start = if self.lines.is_empty() { 0 } else { line.start };
-                self.lines.push(Arc::new(Line::of(line, start, &record)));
+                self.lines.push(Arc::new(Line::of(line, start, &record, self.model.as_ref())));
             }
             Err(_) if line.is_blank() && line.terminated => {
                 if let Some(last) = self.lines.last_mut() {
@@ -80,7 +80,7 @@ impl Transcript {
                 && let Some(model) = record.model()
                 && self.model.as_deref() != Some(&model)
             {
-                self.model = Some(model.into_owned());
+                self.model = Some(Arc::from(&*model));
             }
         }
         if let Some(name) = text(record.custom_title) {
@@ -90,7 +90,7 @@ impl Transcript {
 }
 
 impl Line {
-    fn of(line: &transcript::Line<'_>, start: u64, record: &Record<'_>) -> Line {
+    fn of(line: &transcript::Line<'_>, start: u64, record: &Record<'_>, model: Option<&Arc<str>>) -> Line {
         let offset = (line.start - start) as usize;
         let place = |value: Raw<'_>| {
             let json = value?.get();
@@ -106,15 +106,15 @@ impl Line {
             uuid_at: place(record.uuid),
             session_at: place(record.session_id),
             cwd_at: place(record.cwd),
-            what: what(record, line.bytes),
+            what: what(record, line.bytes, model),
         }
     }
 }
 
-fn what(record: &Record<'_>, line: &[u8]) -> What {
+fn what(record: &Record<'_>, line: &[u8], model: Option<&Arc<str>>) -> What {
     let key_of = |value| text(value).map(|uuid| key(&uuid));
     if let Some(key) = key_of(record.uuid) {
-        return What::Node(node(record, line, key));
+        return What::Node(node(record, line, key, model));
     }
     match &*record.type_name() {
         "last-prompt" => What::LastPrompt { leaf: key_of(record.leaf_uuid), explicit: record.is_explicit() },
@@ -124,7 +124,7 @@ fn what(record: &Record<'_>, line: &[u8]) -> What {
     }
 }
 
-fn node(record: &Record<'_>, line: &[u8], uuid: super::records::Key) -> Node {
+fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -> Node {
     let key_of = |value| text(value).map(|uuid| key(&uuid));
     let length = |what| {
         let mut length = Length::default();
@@ -163,11 +163,21 @@ fn node(record: &Record<'_>, line: &[u8], uuid: super::records::Key) -> Node {
         ends_turn: kind == Kind::System && text(record.subtype).as_deref() == Some("turn_duration"),
         has_results,
         has_calls,
-        reply: (kind == Kind::Assistant).then(|| key_of(record.said.id)).flatten(),
+        reply: (kind == Kind::Assistant).then(|| Box::new(reply(record, model))),
         preserved: (preserved.0, preserved.1.into()),
         prompt: may_begin_turn.then_some(()).map(prompt),
         text_len,
         prompt_len: if may_begin_turn { length(As::Prompt) } else { text_len },
+    }
+}
+
+/// `last_model`: the one that was named last, which most replies share.
+fn reply(record: &Record<'_>, last_model: Option<&Arc<str>>) -> Reply {
+    let shared = |named: &str| last_model.filter(|last| ***last == *named).cloned();
+    Reply {
+        key: text(record.said.id).map(|id| key(&id)),
+        model: record.model().map(|named| shared(&named).unwrap_or_else(|| Arc::from(&*named))),
+        tokens: record.tokens(),
     }
 }
 
@@ -255,7 +265,7 @@ fn tell(transcript: &Transcript, view: FileView, sidechain: bool) -> History {
     history.turns = turns(tree, &file, sidechain);
     history.sound_turns = reading.sound_turns(&history.turns) as u32;
     history.head_bytes = head_bytes(tree);
-    history.model = transcript.model.clone();
+    history.model = transcript.model.as_deref().map(str::to_owned);
     history.name = transcript.name.clone();
     history.notes = notes(&history, tree);
     history.cuts = cuts(tree, &file, &history.turns);
@@ -359,6 +369,8 @@ fn turn(
             (0..0, several.iter().map(piece).collect())
         }
     };
+    let model = shown.iter().rev().find_map(|(_, node)| node.reply.as_ref()?.model.clone());
+    let tokens = tokens(shown.iter().map(|(_, node)| *node));
     let last = own.iter().filter_map(|index| tree.lines[*index].time).max();
     let first = tree.lines[start].node();
     let mut turn = Turn {
@@ -374,10 +386,26 @@ fn turn(
         pieces,
         line: own.first().map_or(1, |index| tree.lines[*index].line),
         group: n,
+        model,
+        tokens,
         text_len: shown.iter().map(size).sum(),
     };
     turn.text_len += render::heading_len(&turn);
     turn
+}
+
+/// What the replies among these records took. Each piece of a reply repeats what the reply took so far, so of each its
+/// last piece counts.
+fn tokens<'n>(nodes: impl DoubleEndedIterator<Item = &'n Node>) -> Option<Box<Tokens>> {
+    let (mut sum, mut counted) = (None, HashSet::new());
+    for node in nodes.rev() {
+        if let Some(Reply { key, tokens: Some(tokens), .. }) = node.reply.as_deref()
+            && key.is_none_or(|key| counted.insert(key))
+        {
+            tokens.add_to(&mut sum);
+        }
+    }
+    sum
 }
 
 /// How a turn ended, told from its records.

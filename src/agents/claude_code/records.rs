@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::agents::json::{each_of, readable};
-use crate::session::{DamageClass, FileHash};
+use crate::session::{DamageClass, FileHash, Tokens, sum_of};
 use crate::transcript::Format;
 
 /// What the damage of a transcript says of the client.
@@ -48,6 +48,10 @@ pub(super) fn text<'a>(value: Raw<'a>) -> Option<Cow<'a, str>> {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str(&readable(json)).ok().map(Cow::Owned)
+}
+
+fn number(value: Raw<'_>) -> Option<u64> {
+    value?.get().parse().ok()
 }
 
 fn flag(value: Raw<'_>) -> bool {
@@ -123,6 +127,8 @@ pub(super) struct Block<'a> {
     #[serde(borrow)]
     pub model: Raw<'a>,
     #[serde(borrow)]
+    usage: Raw<'a>,
+    #[serde(borrow)]
     pub text: Raw<'a>,
     #[serde(borrow)]
     pub thinking: Raw<'a>,
@@ -138,7 +144,7 @@ pub(super) struct Block<'a> {
     pub source: Raw<'a>,
 }
 
-/// Parts of an object that are strings.
+/// Parts of an object.
 macro_rules! objects {
     ($($(#[$doc:meta])* struct $name:ident { $($field:ident = $key:literal,)* })*) => { $(
         $(#[$doc])*
@@ -154,6 +160,12 @@ objects! {
     struct Attachment {
         kind = "type", prompt = "prompt", mode = "commandMode", content = "content", error = "blockingError",
     }
+    /// What is sent again out of the cache, or put into it, is not in `input`.
+    struct Usage {
+        input = "input_tokens", cache_creation = "cache_creation_input_tokens", cache_read = "cache_read_input_tokens",
+        output = "output_tokens", details = "output_tokens_details",
+    }
+    struct OutputDetails { thinking = "thinking_tokens", }
     struct Origin { kind = "kind", }
     struct CompactMetadata { preserved = "preservedMessages", }
     struct Preserved { anchor = "anchorUuid", uuids = "uuids", all = "allUuids", }
@@ -237,6 +249,21 @@ impl<'a> Record<'a> {
     /// The model that answered; the client's own answers name none.
     pub fn model(&self) -> Option<Cow<'a, str>> {
         text(self.said.model).filter(|model| !model.starts_with('<'))
+    }
+
+    /// What the reply that this is a piece of took so far; of the client's own answers nothing.
+    pub fn tokens(&self) -> Option<Tokens> {
+        self.model()?;
+        let usage: Usage<'_> = object(self.said.usage);
+        let details: OutputDetails<'_> = object(usage.details);
+        let sent = [usage.input, usage.cache_creation, usage.cache_read].map(number);
+        let tokens = Tokens {
+            input: sum_of(sent),
+            cached: number(usage.cache_read),
+            output: number(usage.output),
+            reasoning: number(details.thinking),
+        };
+        Some(tokens).filter(|tokens| !tokens.is_empty())
     }
 
     /// Whether it looks like the beginning of a turn. A slash command is one only if the record behind it is

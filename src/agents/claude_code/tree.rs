@@ -8,6 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::records::{Key, Kind};
+use crate::session::Tokens;
 
 /// A line of a transcript that holds a record.
 #[derive(Clone, Debug)]
@@ -58,7 +59,7 @@ pub(super) struct Node {
     pub has_results: bool,
     pub has_calls: bool,
     /// The reply that it is a piece of.
-    pub reply: Option<Key>,
+    pub reply: Option<Box<Reply>>,
     /// Of a boundary: the records that the model is still sent, and what they are sent behind.
     pub preserved: (Option<Key>, Box<[Key]>),
     /// The beginning of its text, of what may begin a turn.
@@ -66,6 +67,23 @@ pub(super) struct Node {
     /// Size of its text, bytes, shown as what it is in the middle of a turn and as a prompt.
     pub text_len: u64,
     pub prompt_len: u64,
+}
+
+/// A reply of the model's, as one of its pieces tells it.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    /// The same in all pieces.
+    pub key: Option<Key>,
+    pub model: Option<Arc<str>>,
+    /// What it took up to this piece.
+    pub tokens: Option<Tokens>,
+}
+
+impl Node {
+    /// What the pieces of one reply have in common.
+    pub fn reply_key(&self) -> Option<Key> {
+        self.reply.as_ref()?.key
+    }
 }
 
 impl Line {
@@ -281,14 +299,14 @@ impl<'t> Tree<'t> {
         let on_it: HashSet<usize> = story.iter().copied().collect();
         let mut replies = HashMap::new();
         for index in story {
-            if let Some(reply) = self.node(*index).and_then(|node| node.reply) {
+            if let Some(reply) = self.node(*index).and_then(Node::reply_key) {
                 replies.entry(reply).or_insert(*index);
             }
         }
         let mut beside = HashMap::new();
         let others = || (0..self.lines.len()).filter(|index| !on_it.contains(index));
         for index in others() {
-            let reply = self.node(index).and_then(|node| node.reply);
+            let reply = self.node(index).and_then(Node::reply_key);
             if let Some(with) = reply.and_then(|reply| replies.get(&reply)) {
                 beside.insert(index, *with);
             }

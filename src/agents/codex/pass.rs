@@ -7,7 +7,7 @@ use super::first_format;
 use super::line::{At, Content};
 use super::lineage::Segment;
 use super::open_turn::{End, Rules, TurnAt};
-use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext};
+use super::records::{Body, Line as Record, Mode, ThreadName, TurnContext, Usage};
 use super::voice::Evidence;
 use super::walk::Walk;
 use crate::agents::json::readable;
@@ -46,6 +46,8 @@ pub struct Found {
     /// The last name that was given.
     pub name: Option<ThreadName>,
     pub last_ordinal: Option<u64>,
+    /// What the thread took in all, as it was told last.
+    total: Option<Usage>,
 }
 
 impl Found {
@@ -62,6 +64,7 @@ impl Found {
         self.model = next.model.or(self.model.take());
         self.name = next.name.filter(|given| given.is_of(thread)).or(self.name.take());
         self.last_ordinal = next.last_ordinal;
+        self.total = next.total.or(self.total);
     }
 }
 
@@ -76,6 +79,7 @@ pub struct Basis {
     first_format: bool,
     /// Of the files before.
     last_ordinal: Option<u64>,
+    total: Option<Usage>,
 }
 
 impl Basis {
@@ -89,6 +93,7 @@ impl Basis {
             paginated: is(Mode::Paginated),
             first_format: is(Mode::First),
             last_ordinal: before.last_ordinal,
+            total: before.total,
         }
     }
 }
@@ -116,7 +121,9 @@ impl Pass {
         };
         let walk = |evidence| {
             let rules = Rules { evidence, paginated: basis.paginated, measure: true };
-            Walk::new(rules, file, basis.part_number, basis.first_turn)
+            let mut walk = Walk::new(rules, file, basis.part_number, basis.first_turn);
+            walk.total = basis.total;
+            walk
         };
         Pass {
             inspector: Inspector::new(file.display().to_string(), Format { is_record, agent: client }),
@@ -250,8 +257,15 @@ impl Pass {
         damages.append(&mut self.found.damages);
         damages.sort_by_key(|damage| damage.line);
         let turns = walk.turns.into_iter().map(|open| open.at).collect();
-        let found =
-            Found { turns, damages, sound: walk.sound, sound_end: walk.sound_end, notes, ..self.found };
+        let found = Found {
+            turns,
+            damages,
+            sound: walk.sound,
+            sound_end: walk.sound_end,
+            notes,
+            total: walk.total,
+            ..self.found
+        };
         (found, self.part)
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::agents::json::each_of;
+use crate::session::Tokens;
 
 /// One line.
 #[derive(Debug, Deserialize)]
@@ -188,9 +189,48 @@ pub struct Event<'a> {
     pub call_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub item: Option<&'a RawValue>,
+    #[serde(borrow)]
+    info: Option<&'a RawValue>,
+}
+
+/// `info` of a `token_count`: what the thread took in all and what its last request took.
+#[derive(Deserialize)]
+struct Counted {
+    total_token_usage: Usage,
+    last_token_usage: Usage,
+}
+
+/// What requests took. `cached_input_tokens` are among the `input_tokens`, `reasoning_output_tokens` among the
+/// `output_tokens`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Usage {
+    input_tokens: Option<u64>,
+    cached_input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    reasoning_output_tokens: Option<u64>,
+    total_tokens: Option<u64>,
+}
+
+impl Usage {
+    pub fn tokens(self) -> Tokens {
+        Tokens {
+            input: self.input_tokens,
+            cached: self.cached_input_tokens,
+            output: self.output_tokens,
+            reasoning: self.reasoning_output_tokens,
+        }
+    }
 }
 
 impl Event<'_> {
+    /// Of a `token_count`: what the thread took in all, and what its last request took.
+    pub fn counted(&self) -> Option<(Usage, Usage)> {
+        let info = self.info.filter(|_| self.kind == "token_count")?;
+        let Counted { total_token_usage: total, last_token_usage: last } =
+            serde_json::from_str(info.get()).ok()?;
+        Some((total, last))
+    }
+
     /// What the model said, in the events that tell that.
     pub fn words(&self) -> Option<&str> {
         self.message.as_deref().or(self.text.as_deref())

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::line::{At, Content, Held};
 use super::open_turn::{End, Open, Rules, TurnAt, User, Waiting, length_of, measured, steer_is_longer};
 use super::reader::Reader;
-use super::records::{Body, Event, Line as Record, Response};
+use super::records::{Body, Event, Line as Record, Response, TurnContext, Usage};
 use super::shown::pictures;
 use super::voice::{self, Author, Evidence, Words};
 use crate::session::{Turn, TurnDetail, TurnStatus};
@@ -105,6 +105,10 @@ pub struct Walk {
     /// There is a rollback record that changes no turn.
     pub idle_rollback: bool,
     script: Option<Script>,
+    /// The model that was named last.
+    model: Option<Arc<str>>,
+    /// What the thread took in all, by the last event that told it.
+    pub total: Option<Usage>,
 }
 
 impl Walk {
@@ -129,6 +133,8 @@ impl Walk {
             apart: false,
             idle_rollback: false,
             script: None,
+            model: None,
+            total: None,
         }
     }
 
@@ -272,6 +278,23 @@ impl Walk {
                 return self.message(at.start, response);
             }
             open.call(response);
+        }
+        match content.body {
+            Body::Context(TurnContext { model: Some(model) }) => {
+                let shared = self.model.take().filter(|last| **last == **model);
+                let model = shared.unwrap_or_else(|| Arc::from(&**model));
+                open.at.turn.model = Some(model.clone());
+                self.model = Some(model);
+            }
+            Body::Event(event, _) => {
+                // The client tells a total again, when a turn begins or limits change: only a new one is of a request.
+                if let Some((total, last)) = event.counted()
+                    && self.total.replace(total) != Some(total)
+                {
+                    last.tokens().add_to(&mut open.at.turn.tokens);
+                }
+            }
+            _ => {}
         }
         let reader = &mut open.reader;
         open.length += measured(self.rules, |sink| reader.line(content, sink));
@@ -445,6 +468,8 @@ impl Walk {
             pieces: Vec::new(),
             line: at.number,
             group: n,
+            model: None,
+            tokens: None,
             text_len: 0,
         };
         let (part, lines, bytes) = (self.part, at.number - 1, at.start);

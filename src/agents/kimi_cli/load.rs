@@ -15,8 +15,8 @@ use super::turns::{Walk, Walker};
 use super::{items, layout};
 use crate::render::{self, Length};
 use crate::session::{
-    AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Turn,
-    TurnDetail, TurnStatus, open_calls,
+    AgentKind, CutPoint, Damage, FileHash, FileView, History, Kept, Refusal, Result, Session, State, Tokens,
+    Turn, TurnDetail, TurnStatus, open_calls,
 };
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{EntryKind, Inspector, Line, Passes, Scanned, StoreDir};
@@ -99,6 +99,7 @@ struct BeforeDamage {
 struct TurnText {
     prompt: String,
     items: Length,
+    tokens: Option<Box<Tokens>>,
 }
 
 /// Rendered sizes and prompts by line index of a context file.
@@ -304,10 +305,13 @@ impl WirePass {
         if let Message::TurnBegin(input) = message {
             let text = input.text().unwrap_or_default();
             let prompt = text.chars().take(Turn::PROMPT_CHARS).collect();
-            self.turns.push(TurnText { prompt, items: Length::default() });
+            self.turns.push(TurnText { prompt, ..TurnText::default() });
         }
         if let Some(turn) = self.turns.last_mut() {
             items::of_wire(wire, bytes, &mut |_, item| render::item(&item, &mut turn.items));
+            if let Some(tokens) = message.tokens() {
+                tokens.add_to(&mut turn.tokens);
+            }
         }
         time
     }
@@ -383,6 +387,9 @@ fn turns_of_wire(wire: &WireReading, file: &Arc<Path>) -> Vec<Turn> {
                 pieces: Vec::new(),
                 line: turn.line,
                 group: turn.group,
+                // No record of this client names it.
+                model: None,
+                tokens: text.tokens.clone(),
                 text_len: 0,
             },
             text.items.0,
@@ -429,6 +436,8 @@ fn turns_of_context(
                 pieces: Vec::new(),
                 line: turn.line,
                 group: n as u32,
+                model: None,
+                tokens: None,
                 text_len: 0,
             },
             items,

@@ -17,7 +17,7 @@ use super::json::{
     CONTEXT_DEPTH, Content, Control, JsonStr, Part, WIRE_DEPTH, objects, parse_lenient, plain,
 };
 use super::records::{TextKey, WireEvent, slash_command};
-use crate::session::{DamageClass, from_unix_seconds};
+use crate::session::{DamageClass, Tokens, from_unix_seconds, sum_of};
 use crate::transcript::{Format, Line, is_deeper, is_json};
 pub(super) use context::{Context, context};
 
@@ -120,6 +120,15 @@ objects! {
     /// A D-Mail's.
     struct Arguments {
         checkpoint_id: i64 = "checkpoint_id",
+    }
+    struct StatusFields<'a> {
+        token_usage: &'a RawValue = "token_usage",
+    }
+    struct UsageFields {
+        other: u64 = "input_other",
+        cache_read: u64 = "input_cache_read",
+        cache_creation: u64 = "input_cache_creation",
+        output: u64 = "output",
     }
     struct ContextFields<'a> {
         role: JsonStr<'a> = "role",
@@ -297,6 +306,24 @@ impl Wire<'_> {
                 _ => WireEvent::Other,
             },
         }
+    }
+}
+
+impl Message<'_> {
+    /// What a step took: the client says so once, when the step's answer is there.
+    pub fn tokens(&self) -> Option<Tokens> {
+        let Message::Other { kind, payload } = self else { return None };
+        if &*kind.text() != "StatusUpdate" {
+            return None;
+        }
+        let status: StatusFields<'_> = serde_json::from_str(payload.get()).ok()?;
+        let usage: UsageFields = serde_json::from_str(status.token_usage?.get()).ok()?;
+        Some(Tokens {
+            input: sum_of([usage.other, usage.cache_read, usage.cache_creation]),
+            cached: usage.cache_read,
+            output: usage.output,
+            reasoning: None,
+        })
     }
 }
 

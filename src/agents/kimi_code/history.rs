@@ -142,6 +142,13 @@ impl Told<'_> {
             None => (None, String::new()),
         };
         let (status, detail, ended) = self.outcome(n, id.is_some());
+        let (mut model, mut tokens) = (None, None);
+        for (_, what) in self.chain.marks_of(self.wire, n) {
+            if let What::Usage { model: named, tokens: used } = what {
+                model = named.clone().or(model);
+                used.add_to(&mut tokens);
+            }
+        }
         let anchor = self.chain.turns.get(n).map_or(start, |(_, anchor)| *anchor);
         // Messages that the client has imported carry no times.
         let started = self.time(anchor).or_else(|| self.time(anchor.checked_sub(1)?));
@@ -163,6 +170,8 @@ impl Told<'_> {
             pieces,
             line: self.wire.places.get(start).map_or(1, |place| place.line),
             group: n as u32,
+            model,
+            tokens,
             text_len: ranges.iter().map(|range| text(range.end) - text(range.start)).sum(),
         };
         turn.text_len += render::heading_len(&turn);

@@ -38,6 +38,7 @@ pub(super) fn of(record: &Record, line: &[u8], whose: Whose, sink: &mut dyn FnMu
         | Body::Ended { .. }
         | Body::Bind { .. }
         | Body::FileHistory
+        | Body::Usage { .. }
         | Body::Bookkeeping => {}
     }
 }

@@ -1,7 +1,7 @@
 //! The kinds of records that the client writes for itself.
 
 /// The records that are bookkeeping of the client: kept, and not shown. (What they tell of a turn is told by others.)
-pub(super) const BOOKKEEPING: [&str; 75] = [
+pub(super) const BOOKKEEPING: [&str; 74] = [
     "agent.message.appended",
     "agent.status.updated",
     "agent.turn.ended",
@@ -76,7 +76,6 @@ pub(super) const BOOKKEEPING: [&str; 75] = [
     "turn.prompt",
     "turn.steer",
     "turn.step.interrupted",
-    "usage.record",
 ];
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::kinds::BOOKKEEPING;
 use super::messages::{Message, Part, message, part, result};
 use super::values::{number, spelled, string};
-use crate::session::DamageClass;
+use crate::session::{DamageClass, Tokens, sum_of};
 use crate::transcript::Format;
 
 /// A record of a wire.
@@ -70,6 +70,11 @@ pub(super) enum Body {
         workspace: bool,
     },
     FileHistory,
+    /// What a request took.
+    Usage {
+        model: Option<String>,
+        tokens: Tokens,
+    },
     Bookkeeping,
     Unknown,
 }
@@ -119,7 +124,11 @@ struct Keys<'a> {
     #[serde(borrow)]
     created_at: Option<&'a RawValue>,
     #[serde(borrow, rename = "modelAlias")]
+    model_alias: Option<&'a RawValue>,
+    #[serde(borrow)]
     model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
     #[serde(borrow, rename = "contextSummary")]
     context_summary: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -193,11 +202,37 @@ fn body(kind: &str, keys: &Keys<'_>) -> Result<Body, String> {
             reason: text(keys.reason).ok_or("the reason is missing")?,
             error: keys.error.and_then(said),
         },
-        "profile.bind" | "config.update" => Body::Bind { model: text(keys.model), workspace: false },
+        "profile.bind" | "config.update" => Body::Bind { model: text(keys.model_alias), workspace: false },
         "runtime.set_binding" => Body::Bind { model: None, workspace: true },
+        "usage.record" => {
+            Body::Usage { model: text(keys.model), tokens: keys.usage.and_then(tokens).unwrap_or_default() }
+        }
         kind if kind.starts_with("file_history.") => Body::FileHistory,
         kind if BOOKKEEPING.binary_search(&kind).is_ok() => Body::Bookkeeping,
         _ => Body::Unknown,
+    })
+}
+
+/// What the client counts, all in numbers of their own: nothing is in two of them.
+fn tokens(usage: &RawValue) -> Option<Tokens> {
+    #[derive(Deserialize)]
+    struct Usage<'a> {
+        #[serde(borrow, rename = "inputOther")]
+        other: Option<&'a RawValue>,
+        #[serde(borrow, rename = "inputCacheRead")]
+        cache_read: Option<&'a RawValue>,
+        #[serde(borrow, rename = "inputCacheCreation")]
+        cache_creation: Option<&'a RawValue>,
+        #[serde(borrow)]
+        output: Option<&'a RawValue>,
+    }
+    let usage: Usage<'_> = serde_json::from_str(usage.get()).ok()?;
+    let count = |value: Option<&RawValue>| value.and_then(number).and_then(|n| u64::try_from(n).ok());
+    Some(Tokens {
+        input: sum_of([usage.other, usage.cache_read, usage.cache_creation].map(count)),
+        cached: count(usage.cache_read),
+        output: count(usage.output),
+        reasoning: None,
     })
 }
 

@@ -9,7 +9,7 @@ use super::items;
 use super::messages::Whose;
 use super::records::{self, Body, Edge, RECORDS, Record};
 use crate::render::{self, Length};
-use crate::session::{AgentKind, FileHash, FileView, Result, Turn};
+use crate::session::{AgentKind, FileHash, FileView, Result, Tokens, Turn};
 use crate::transcript::metrics::count_parse;
 use crate::transcript::{Inspector, Line, Passes, StoreDir, is_json};
 
@@ -73,6 +73,11 @@ pub(super) enum What {
     /// It names the directory that the session's workspace has.
     Workspace,
     FileHistory,
+    /// What a request took, and which model answered it.
+    Usage {
+        model: Option<Arc<str>>,
+        tokens: Box<Tokens>,
+    },
 }
 
 /// How a turn ended.
@@ -106,6 +111,8 @@ pub(super) struct Wire {
     /// Version of the protocol, where the first record tells it.
     pub protocol: Option<Arc<str>>,
     pub model: Option<Arc<str>>,
+    /// The model of the last request, shared by the marks of all that it answered.
+    answered: Option<Arc<str>>,
     /// Whether the last record has no newline.
     pub unterminated: bool,
     pub inspector: Inspector,
@@ -123,6 +130,7 @@ impl Wire {
             paired: Vec::new(),
             protocol: None,
             model: None,
+            answered: None,
             unterminated: false,
             inspector: Inspector::new(name, RECORDS),
         }
@@ -261,6 +269,12 @@ impl Wire {
                 return None;
             }
             Body::FileHistory => What::FileHistory,
+            Body::Usage { model, tokens } => {
+                let shared = self.answered.take().filter(|last| Some(&**last) == model.as_deref());
+                let model = shared.or(model.map(Arc::from));
+                self.answered = model.clone();
+                What::Usage { model, tokens: Box::new(tokens) }
+            }
             Body::Metadata { .. } | Body::Bookkeeping | Body::Unknown => return None,
         })
     }

@@ -405,6 +405,9 @@ fn turn(n: u32, said: &[Said], pieces: Vec<Piece>, lost: bool, files: &Files) ->
         pieces,
         line: said.first().map_or(1, |said| said.found.line),
         group: n,
+        // The client records neither with a message.
+        model: None,
+        tokens: None,
         text_len: said.iter().enumerate().map(body).sum(),
     };
     turn.text_len += render::heading_len(&turn);

@@ -164,6 +164,8 @@ impl AgentStore for Toy {
                     pieces: Vec::new(),
                     line: number as u64 + 1,
                     group: turns.len() as u32,
+                    model: None,
+                    tokens: None,
                     text_len: 0,
                 });
             } else if line == "C\n" {
