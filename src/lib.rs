@@ -13,5 +13,6 @@ pub mod fs;
 pub mod fuse;
 pub mod host;
 pub mod render;
+pub mod service;
 pub mod session;
 pub mod transcript;

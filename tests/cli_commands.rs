@@ -413,6 +413,7 @@ fn help_man_pages_and_completions_know_every_command() {
         "check",
         "prune",
         "doctor",
+        "service",
         "completions",
         "man",
     ] {

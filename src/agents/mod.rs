@@ -34,6 +34,8 @@ use crate::transcript::{FsTrust, Passes, StoreDir};
 
 /// An agent whose stores turnfs can open.
 pub struct Agent {
+    /// The environment variables, besides HOME, that `place` goes by.
+    pub variables: &'static [&'static str],
     /// Where this agent keeps its store; `None` if that cannot be told (no HOME).
     pub place: fn(&Environment) -> Option<PathBuf>,
     open: fn(Arc<Path>) -> Arc<dyn AgentStore>,

@@ -1,5 +1,7 @@
 //! The command line, in one place: help, man pages and completions are made from these definitions.
 
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -46,6 +48,7 @@ pub enum Command {
     Rescue(RescueArgs),
     Prune(PruneArgs),
     Doctor(DoctorArgs),
+    Service(ServiceArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -93,6 +96,26 @@ impl StoreArgs {
     pub fn options(&self) -> StoreOptions {
         let places = self.places.iter().map(|place| (place.agent, place.dir.clone())).collect();
         StoreOptions { places, only: self.agents.clone() }
+    }
+}
+
+impl StoreArgs {
+    /// The same arguments again, in words that do not depend on the working directory.
+    ///
+    /// # Errors
+    /// When there is no working directory, and a place is relative to it.
+    pub fn words(&self) -> io::Result<Vec<OsString>> {
+        let mut words = Vec::new();
+        for Place { agent, dir } in &self.places {
+            let mut place = OsString::from(format!("{agent}="));
+            place.push(std::path::absolute(dir)?);
+            words.extend(["--store".into(), place]);
+        }
+        if !self.agents.is_empty() {
+            let names: Vec<&str> = self.agents.iter().map(|agent| agent.name()).collect();
+            words.extend(["--agents".into(), names.join(",").into()]);
+        }
+        Ok(words)
     }
 }
 
@@ -426,6 +449,56 @@ impl FromStr for Age {
 /// Exit code 0 if a mount is possible, else 1.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Have all sessions mounted from login on, by systemd
+#[derive(Debug, Args)]
+pub struct ServiceArgs {
+    #[command(subcommand)]
+    pub command: ServiceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    Install(ServiceInstallArgs),
+    /// Say whether the service is installed, runs and has mounted, and show the end of its log
+    ///
+    /// Exit code 0 if all is well, else 1.
+    Status,
+    /// Stop the service and delete its unit; nothing else is deleted
+    Remove,
+}
+
+/// Write a systemd user unit, enable it, and start it
+///
+/// The unit is ~/.config/systemd/user/turnfs.service. Variables of this shell that say where stores are (CODEX_HOME,
+/// CLAUDE_CONFIG_DIR and the like) are written into it, because systemd does not know them. If it is installed already,
+/// only what differs is changed. Exit code 1 where there is no systemd, with a line for the shell's profile instead.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs service install                      all sessions at ~/turns
+  turnfs service install --read-only ~/t      nothing can be changed through it
+  turnfs service status
+  turnfs service remove")]
+pub struct ServiceInstallArgs {
+    /// An empty directory; made if it is missing [default: ~/turns]
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: Option<PathBuf>,
+    /// Only the sessions of this project, at the root of the mount
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub project: Option<PathBuf>,
+    /// Refuse every undo, redo and fork through this mount
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let root access the mount too (needs `user_allow_other` in /etc/fuse.conf)
+    #[arg(long)]
+    pub allow_root: bool,
+    /// List prompts/, records/, raw/ and context.md too (they can always be reached by name)
+    #[arg(long)]
+    pub show_all: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::daemon;
+use crate::service;
 use crate::session::{AgentKind, Refusal};
 
 /// A command's exit code.
@@ -29,6 +30,10 @@ pub enum Failure {
     Refused(#[from] Refusal),
     #[error(transparent)]
     Mount(#[from] daemon::Failure),
+    #[error(transparent)]
+    Service(#[from] service::Failure),
+    #[error("cannot tell where turnfs itself is: {0}")]
+    NoProgram(io::Error),
     #[error("HOME is not set, so there is no default mount point")]
     NoDefaultMountPoint,
     #[error("--store {agent}={dir}: there is no such directory")]
@@ -77,6 +82,7 @@ impl Failure {
         let hint = match self {
             Failure::Refused(refusal) => return refusal.hints(),
             Failure::Mount(failure) => return failure.hints(),
+            Failure::Service(failure) => return failure.hints(),
             Failure::NoDefaultMountPoint => "name one: `turnfs mount DIR`".into(),
             Failure::NoSuchProject { .. } => "`turnfs ls --all` lists the projects that have sessions".into(),
             Failure::NothingToCheck { .. } => {
@@ -92,7 +98,8 @@ impl Failure {
             Failure::NotASession { .. } => "go one level deeper, or name a session by its id".into(),
             Failure::OldIsThere { .. } => "copy anyway with --force".into(),
             Failure::NothingToAdopt { .. } => "`turnfs ls --all` lists all projects".into(),
-            Failure::NoStoreAt { .. }
+            Failure::NoProgram(_)
+            | Failure::NoStoreAt { .. }
             | Failure::StoreTwice { .. }
             | Failure::StoreNotWanted { .. }
             | Failure::SamePlace { .. }

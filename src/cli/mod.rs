@@ -13,6 +13,7 @@ mod mount;
 mod output;
 mod safe_out;
 mod selection;
+mod service;
 mod session_arg;
 mod show;
 mod stores;
@@ -82,6 +83,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
         Command::Rescue(args) => commands::rescue(args, out),
         Command::Prune(args) => commands::prune(args, out),
         Command::Doctor(args) => doctor::run(args, out),
+        Command::Service(args) => service::run(args, out),
         Command::Completions(args) => commands::completions(args, out),
         Command::Man(args) => commands::man(args, out),
     }

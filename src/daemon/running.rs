@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Request;
+use crate::agents;
 use crate::catalog::{Catalog, StoreOptions};
 use crate::cut::StateDir;
 use crate::host;
@@ -160,6 +161,13 @@ pub fn stores(catalog: &Catalog, options: &StoreOptions) -> Vec<RunningStore> {
         }
     });
     each.collect()
+}
+
+/// The environment variables, besides HOME, that decide what a mount shows and where turnfs keeps what is its own.
+pub fn variables() -> Vec<&'static str> {
+    let agents = AgentKind::ALL.into_iter().flat_map(|kind| agents::agent(kind).variables);
+    // The time zone is in the names of sessions.
+    agents.copied().chain(["XDG_STATE_HOME", "XDG_CACHE_HOME", "TZ"]).collect()
 }
 
 /// Whether two paths are one place, under whatever spelling.

@@ -29,6 +29,7 @@ use subagents::Subagents;
 
 /// Opens the stores of Claude Code.
 pub static AGENT: Agent = Agent {
+    variables: &["CLAUDE_CONFIG_DIR"],
     place: |env| env.path("CLAUDE_CONFIG_DIR").or_else(|| Some(env.home.as_ref()?.join(".claude"))),
     open: |root| Arc::new(ClaudeCode { root, last: LastLook::default(), subagents: Subagents::default() }),
 };

@@ -54,6 +54,7 @@ use records::Mode;
 
 /// Opens the stores of Codex.
 pub static AGENT: Agent = Agent {
+    variables: &["CODEX_HOME"],
     place: |env| env.path("CODEX_HOME").or_else(|| Some(env.home.as_ref()?.join(".codex"))),
     open: |root| Arc::new(Codex::at(root)),
 };

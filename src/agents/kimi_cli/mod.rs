@@ -38,6 +38,7 @@ use subagents::Subagents;
 
 /// Opens the stores of Kimi CLI.
 pub static AGENT: Agent = Agent {
+    variables: &["KIMI_SHARE_DIR"],
     place: |env| env.path("KIMI_SHARE_DIR").or_else(|| Some(env.home.as_ref()?.join(".kimi"))),
     open: |root| Arc::new(KimiCli::at(root)),
 };

@@ -49,6 +49,7 @@ const MOST: usize = 4096;
 
 /// Opens the stores of Kimi Code.
 pub static AGENT: Agent = Agent {
+    variables: &["KIMI_CODE_HOME"],
     place: |env| env.path("KIMI_CODE_HOME").or_else(|| Some(env.home.as_ref()?.join(".kimi-code"))),
     open: |root| {
         let (last, updated, subagents) = Default::default();

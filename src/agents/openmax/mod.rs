@@ -33,6 +33,7 @@ use layout::{Files, Look};
 
 /// Opens the stores of OpenMax. The client has no variable of its own for their place.
 pub static AGENT: Agent = Agent {
+    variables: &[],
     place: |env| Some(env.home.as_ref()?.join(".openmax")),
     open: |root| Arc::new(OpenMax { root, last: LastLook::default() }),
 };
