@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use support::{Mount, TestStore, detach, is_mounted, run, signal};
 
 /// Takes the mounts away that background daemons made, however the test ends.
@@ -202,9 +202,25 @@ fn umount_leaves_other_file_systems_alone() {
 #[test]
 fn signals_that_ask_to_stop_unmount_and_others_do_not_kill() {
     let store = TestStore::from_sample("c-compact");
-    for stop in [Signal::TERM, Signal::INT] {
-        let mount = store.mount(&[] as &[&str]);
-        for harmless in [Signal::IO, Signal::PIPE] {
+    let harmless = [
+        Signal::IO,
+        Signal::PIPE,
+        // The terminal was closed, but there is none.
+        Signal::HUP,
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::XFSZ,
+        Signal::POWER,
+    ];
+    for stop in [Signal::TERM, Signal::INT, Signal::QUIT, Signal::XCPU] {
+        let mut command = store.program("setsid");
+        let at = store.dir.path().canonicalize().unwrap().join("m");
+        command.args([env!("CARGO_BIN_EXE_turnfs"), "mount", "-f"]).arg(&at).stderr(Stdio::piped());
+        let mount = Mount::start(command, &at);
+        for harmless in harmless {
             signal(mount.pid(), harmless);
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -215,6 +231,35 @@ fn signals_that_ask_to_stop_unmount_and_others_do_not_kill() {
         let (status, log) = mount.stop();
         assert_eq!(status.code(), Some(0), "{log}");
     }
+}
+
+#[test]
+fn a_daemon_that_has_run_out_of_descriptors_answers_with_an_error_and_still_unmounts() {
+    let store = TestStore::from_sample("c-compact");
+    let mount = store.mount(&[] as &[&str]);
+    let at = mount.path.clone();
+    let turn = mount.session(&store, None).join("turns/000");
+    assert!(std::fs::read_to_string(&turn).unwrap().contains("turn one"));
+    // Nothing is left from here on: whatever it has open now is all it will ever have.
+    let pid = rustix::process::Pid::from_raw(mount.pid() as i32);
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: Some(1), maximum };
+    rustix::process::prlimit(pid, Resource::Nofile, limit).unwrap();
+    let session = turn.parent().unwrap().parent().unwrap();
+    let refused = std::fs::read(session.join("raw/wire.jsonl")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EMFILE));
+    assert!(std::fs::read_dir(&mount.path).unwrap().count() > 0, "it still answers");
+    // As many as were kept for that are given back.
+    let most = 1 + std::fs::read_dir(format!("/proc/{}/fd", mount.pid()))
+        .unwrap()
+        .map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap())
+        .max()
+        .unwrap();
+    let limit = Rlimit { current: Some(most), maximum };
+    rustix::process::prlimit(pid, Resource::Nofile, limit).unwrap();
+    let (status, log) = mount.stop();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!is_mounted(&at) && !log.contains("EMFILE"), "{log}");
 }
 
 #[test]

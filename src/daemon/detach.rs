@@ -26,10 +26,10 @@ pub enum Detached {
 /// # Errors
 /// When the mount is still there.
 pub fn detach(path: &Path, device: Device) -> Result<Detached, Failure> {
-    if !is_there(path, device) {
+    if !is_there(path, device)? {
         return Ok(Detached::GoneAlready);
     }
-    if take_away(path, false).is_ok() && !is_there(path, device) {
+    if take_away(path, false).is_ok() && !is_there(path, device)? {
         return Ok(Detached::Cleanly);
     }
     detach_lazily(path, device)
@@ -41,21 +41,22 @@ pub fn detach(path: &Path, device: Device) -> Result<Detached, Failure> {
 /// When the mount is still there.
 pub fn detach_lazily(path: &Path, device: Device) -> Result<Detached, Failure> {
     // Between any two steps somebody else may have unmounted ours and mounted his own file system here.
-    if !is_there(path, device) {
+    if !is_there(path, device)? {
         return Ok(Detached::GoneAlready);
     }
     let tried = take_away(path, true);
     match tried {
-        _ if !is_there(path, device) => Ok(Detached::Lazily),
+        _ if !is_there(path, device)? => Ok(Detached::Lazily),
         Ok(()) => Err(Failure::Unmount { path: path.into(), why: "it is still mounted".into() }),
         Err(why) => Err(Failure::Unmount { path: path.into(), why }),
     }
 }
 
 /// Whether what is seen at `path` is the turnfs mount with this device.
-fn is_there(path: &Path, device: Device) -> bool {
-    let mounts = mountinfo::read().unwrap_or_default();
-    mountinfo::top_at(&mounts, path).is_some_and(|top| top.is_turnfs() && top.device == device)
+fn is_there(path: &Path, device: Device) -> Result<bool, Failure> {
+    let mounts = mountinfo::read()
+        .map_err(|error| Failure::io("cannot read", Path::new("/proc/self/mountinfo"), error))?;
+    Ok(mountinfo::top_at(&mounts, path).is_some_and(|top| top.is_turnfs() && top.device == device))
 }
 
 fn take_away(path: &Path, lazily: bool) -> Result<(), String> {

@@ -1,10 +1,13 @@
 //! What can end a daemon, each watched by a thread that blocks until it happens.
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::signal::{
+    SIGALRM, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
 use signal_hook::iterator::Signals;
 
 use crate::fuse::Mounted;
@@ -21,19 +24,36 @@ pub enum Event {
     SessionEnded,
 }
 
-/// Catches the signals that ask to stop, from now on.
+/// The signals that ask to stop; SIGXCPU says that a limit of processor time (`ulimit -t`) is reached, and that
+/// SIGKILL will follow.
+const STOP: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGXCPU];
+
+/// Signals that mean nothing to the daemon, and would kill it if they were not caught: a killed daemon leaves a dead
+/// mount. SIGXFSZ says that a file, the log for example, reached a limit (`ulimit -f`): the write fails, and no more.
+const NOTED: [i32; 8] =
+    [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXFSZ, libc::SIGPWR, libc::SIGSTKFLT];
+
+/// Catches all signals that can be caught and would end the daemon, from now on.
 ///
 /// # Errors
 /// When the handlers cannot be installed.
 pub fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
-    let mut wanted = vec![SIGTERM, SIGINT];
-    // `nohup` has it ignored, and then it shall stay so.
+    let mut stop = STOP.to_vec();
+    let mut noted = NOTED.to_vec();
+    // `nohup` has it ignored, and then it shall stay so. It says that the terminal was closed, where there is one.
     if !is_ignored(SIGHUP) {
-        wanted.push(SIGHUP);
+        let has_terminal = File::open("/dev/tty").is_ok();
+        if has_terminal { &mut stop } else { &mut noted }.push(SIGHUP);
     }
-    let mut signals = Signals::new(wanted)?;
+    let mut signals = Signals::new(stop.iter().chain(&noted))?;
     thread("signals", move || {
-        signals.forever().all(|signal| sender.send(Event::Stop(signal)).is_ok());
+        for signal in signals.forever() {
+            if !stop.contains(&signal) {
+                log::info!("signal {signal} means nothing here; SIGTERM ends the mount");
+            } else if sender.send(Event::Stop(signal)).is_err() {
+                return;
+            }
+        }
     })
 }
 
@@ -66,9 +86,9 @@ pub fn watch_session(sender: Sender<Event>, mounted: Mounted) -> io::Result<()> 
 /// When no thread can be started.
 pub fn watch_mountinfo(sender: Sender<Event>, path: PathBuf, device: Device) -> io::Result<()> {
     thread("mountinfo", move || {
-        let Ok(changes) = mountinfo::Changes::open() else { return };
+        let Ok(mut changes) = mountinfo::Changes::open() else { return };
         loop {
-            let Ok(mounts) = mountinfo::read() else { return };
+            let Ok(mounts) = changes.mounts() else { return };
             if !mounts.iter().any(|mount| mount.device == device && mount.mount_point == path) {
                 // Nobody is listening any more when the daemon is ending.
                 let _ = sender.send(Event::MountGone);

@@ -5,6 +5,7 @@
 
 pub mod background;
 mod claim;
+mod descriptors;
 mod detach;
 mod events;
 mod failure;
@@ -33,6 +34,7 @@ use crate::session::Refusal;
 use crate::host::Environment;
 use crate::host::mountinfo::{self, Device};
 use claim::Claim;
+use descriptors::Spare;
 pub use detach::{Detached, fusermount};
 use events::Event;
 pub use failure::Failure;
@@ -102,6 +104,8 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     // Whatever is the working directory cannot be unmounted; what we make is for the owner only.
     rustix::process::chdir("/").map_err(|errno| Failure::io("cannot enter", Path::new("/"), errno.into()))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    descriptors::raise_limit();
+    let spare = Spare::keep();
     let mut told = Told::default();
     recover(&state, &mut told);
     recover_now_and_then(state.clone(), told);
@@ -138,7 +142,7 @@ pub fn serve(env: &Environment, request: Request, report: &mut Report) -> Result
     }
     report.ready(&path);
     log::info!("mounted at {} (device {device})", path.display());
-    wait_for_the_end(&news, &path, device, &fs);
+    wait_for_the_end(&news, &path, device, &fs, spare);
     readiness::notify_systemd("STOPPING=1");
     drop(spot);
     drop(claim);
@@ -179,8 +183,10 @@ fn push_changes(catalog: &Arc<Catalog>, fs: &Arc<Fs>, notices: fuse::Invalidatio
 
 /// Waits for a reason to end, and then for the end: at most for [`END_LIMIT`], because a program that
 /// keeps a file open must not keep the daemon. A command that is being carried out may take longer.
-fn wait_for_the_end(news: &Receiver<Event>, path: &Path, device: Device, fs: &Fs) {
-    match news.recv() {
+fn wait_for_the_end(news: &Receiver<Event>, path: &Path, device: Device, fs: &Fs, spare: Spare) {
+    let first = news.recv();
+    drop(spare);
+    match first {
         Ok(Event::SessionEnded) | Err(_) => return,
         Ok(Event::MountGone) => log::info!("{} was unmounted", path.display()),
         Ok(Event::Stop(signal)) => {

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Seek as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,8 @@ pub fn read() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// Tells when something is mounted or unmounted.
+/// Tells when something is mounted or unmounted, and what then is mounted, by one open file for good: also where no
+/// other can be opened any more.
 pub struct Changes(File);
 
 impl Changes {
@@ -64,6 +65,17 @@ impl Changes {
     /// When /proc is not there.
     pub fn open() -> io::Result<Changes> {
         File::open("/proc/self/mountinfo").map(Changes)
+    }
+
+    /// All mounts as they are now.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn mounts(&mut self) -> io::Result<Vec<MountEntry>> {
+        let mut text = Vec::new();
+        self.0.rewind()?;
+        self.0.read_to_end(&mut text)?;
+        Ok(parse(&text))
     }
 
     /// Waits for the next change since the last wait (or since it was opened).

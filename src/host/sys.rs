@@ -34,7 +34,8 @@ pub fn detach(command: &mut Command) {
             rustix::process::setsid()?;
             // Files that the caller left open for its children (a pipe, a lock) are not the child's.
             // A kernel without close_range keeps them open: no harm beyond that.
-            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);
+            // By its number: musl has no function for it.
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             Ok(())
         });
     }
