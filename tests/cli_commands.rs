@@ -34,6 +34,7 @@ fn ls_json_has_the_documented_form() {
             "state": "ok",
             "writer": null,
             "path": format!("home/dev/projects/work/c-compact/{COMPACT_DIR}"),
+            "resume": format!("cd /home/dev/projects/work/c-compact && kimi --session {COMPACT}"),
         }])
     );
 }

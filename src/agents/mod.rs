@@ -3,7 +3,8 @@
 //! An agent's folder knows nothing of FUSE, inodes, journals or other agents; `docs/ARCHITECTURE.md`, "A new
 //! agent", says how to add one. Names that mean the same in every folder: `layout` (where things lie),
 //! `records` (a line), `items` (what a turn shows), `cuts` (forks and undos as steps), `writer` (who has a
-//! session open). What several of them need: `json`, `json_array` (edits an index that is one), `data_url`.
+//! session open). What several of them need: `json`, `json_array` (edits an index that is one), `data_url`,
+//! `remembered` (what was read of files). `resume` is the command that continues a session.
 
 pub mod claude_code;
 pub mod codex;
@@ -13,6 +14,8 @@ mod json_array;
 pub mod kimi_cli;
 pub mod kimi_code;
 pub mod openmax;
+mod remembered;
+mod resume;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,10 +30,12 @@ use crate::render;
 use crate::session::for_each_agent;
 use crate::session::{
     AgentKind, Damage, Entry, EntryEdit, ForkPlan, History, ItemSink, Refusal, Result, Session, SessionKey,
-    Turn, UndoPlan, Writer,
+    Tokens, Turn, UndoPlan, Writer,
 };
 use crate::transcript::metrics::count_stats;
 use crate::transcript::{FsTrust, Passes, StoreDir};
+
+pub use resume::resume;
 
 /// An agent whose stores turnfs can open.
 pub struct Agent {
@@ -210,6 +215,16 @@ pub trait AgentStore: Send + Sync {
         None
     }
 
+    /// The commands that continue the session, each as its words, for somebody who is in its project's directory; `None`
+    /// where the agent has no way. Asked of sound sessions that have a project. Costs nothing that grows with a
+    /// transcript.
+    fn resume(&self, session: &Session, history: &History) -> Option<Vec<Vec<String>>>;
+
+    /// What the session took in all: its turns, where the store tells that turn by turn.
+    fn tokens(&self, _session: &Session, history: &History) -> Option<Tokens> {
+        history.tokens()
+    }
+
     /// Who has the session open, as `running` tells it: whoever asks for many sessions looks at the host once. Never
     /// disturbs a client; bounded in time.
     fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer>;
@@ -237,6 +252,11 @@ impl<L> LastLook<L> {
         *self.0.lock() = Some(look.clone());
         Ok(look)
     }
+}
+
+/// One command, of these words.
+fn command<const WORDS: usize>(words: [&str; WORDS]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
 }
 
 /// Whether an id, which comes out of a file, can be the beginning of a file's name.

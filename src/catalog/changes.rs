@@ -10,7 +10,7 @@ use super::listing::Snapshot;
 use super::watch::PendingEvents;
 use super::{Catalog, Watching};
 use crate::agents::AgentStore;
-use crate::session::{Session, SessionKey};
+use crate::session::{AgentKind, Session, SessionKey};
 
 /// How often the directories of a look are watched and looked at again while new ones appear.
 const ROUNDS: u32 = 8;
@@ -242,6 +242,15 @@ impl Snapshot {
             }
         }
         sessions.extend(other.by_key.keys().filter(|key| !self.by_key.contains_key(key)).cloned());
+        // What a session says of its forks.
+        let of = |key| [self.by_key.get(key), other.by_key.get(key)];
+        let forks = sessions.iter().flat_map(of).flatten();
+        let sources: HashSet<(AgentKind, &str)> =
+            forks.filter_map(|fork| Some((fork.key.agent, fork.forked_from.as_deref()?))).collect();
+        let is_source = |session: &&Arc<Session>| sources.contains(&(session.key.agent, &*session.id));
+        let sources: Vec<SessionKey> =
+            other.by_key.values().filter(is_source).map(|source| source.key.clone()).collect();
+        sessions.extend(sources);
         let names = |seen: &Snapshot| -> HashSet<(SessionKey, String)> {
             let all = seen.listing.all();
             all.into_iter().map(|(_, listed)| (listed.session.key.clone(), listed.name.clone())).collect()

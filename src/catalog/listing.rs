@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 
+use super::facts::Forks;
 use super::{Catalog, Stamps, names};
 use crate::agents::{AgentStore, Discovery};
 use crate::session::{AgentKind, Damage, Place, Refusal, Session, SessionKey};
@@ -29,6 +30,8 @@ pub struct Listing {
     pub unplaced: Vec<Listed>,
     /// Damaged shared indexes and the like.
     pub problems: Vec<(AgentKind, Damage)>,
+    /// Made when it is first asked for.
+    pub(super) forks: OnceLock<Forks>,
 }
 
 impl Listing {
@@ -170,7 +173,7 @@ impl Snapshot {
             at: self.at,
             by_key,
             names: self.names.clone(),
-            listing: Arc::new(Listing { projects, unplaced, problems }),
+            listing: Arc::new(Listing { projects, unplaced, problems, forks: OnceLock::new() }),
             heard: heard.iter().map(|heard| AtomicU64::new(*heard)).collect(),
         }
     }
@@ -224,6 +227,7 @@ impl Snapshot {
                 .collect(),
             unplaced: named(None, unplaced),
             problems: problems.collect(),
+            forks: OnceLock::new(),
         };
         let given = listing.all().into_iter().filter_map(|(_, listed)| {
             let key = &listed.session.key;

@@ -5,9 +5,10 @@
 //!
 //! `listing` is the list of sessions, `names` their directory names, `find` what a user may call one by;
 //! `views` are histories in memory, `stamps` says when they may be believed; `watch` hears of changes,
-//! `changes` says what they mean.
+//! `changes` says what they mean; `facts` is what is known of a session besides its turns.
 
 mod changes;
+mod facts;
 mod find;
 mod listing;
 mod names;
@@ -31,6 +32,7 @@ use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Evidence, StoreDir};
 
 pub use changes::Changed;
+pub use facts::Facts;
 pub use find::Found;
 pub use listing::{Listed, Listing};
 pub use watch::Watching;

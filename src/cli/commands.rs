@@ -1,6 +1,7 @@
 //! The commands that need no more than a few lines each.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::CommandFactory as _;
 use jiff::Timestamp;
@@ -11,10 +12,11 @@ use super::args::{
 use super::exit::{Exit, Failure};
 use super::session_arg::Target;
 use super::{output, session_arg, stores};
+use crate::catalog::Catalog;
 use crate::cut::{self, Pruned};
 use crate::daemon::{self, Detached};
 use crate::render;
-use crate::session::{counted, turns};
+use crate::session::{Session, counted, turns};
 
 /// `turnfs umount`.
 pub fn umount(args: &UmountArgs) -> Result<Exit, Failure> {
@@ -85,7 +87,20 @@ pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     };
     // The id and nothing else: `$(turnfs fork ...)`.
     writeln!(out, "{}", render::one_line(&id))?;
+    out.flush()?;
+    say_resume(&catalog, &session, &id);
     Ok(Exit::Done)
+}
+
+/// Says on stderr how a session that was just made of `source` is continued.
+fn say_resume(catalog: &Catalog, source: &Session, id: &str) {
+    let listing = catalog.listing();
+    let is_new = |session: &&Arc<Session>| session.id == id && session.key.root == source.key.root;
+    let made = listing.all().into_iter().map(|(_, listed)| &listed.session).find(is_new);
+    let view = made.and_then(|session| catalog.view(&session.key).ok());
+    if let Some(command) = view.and_then(|view| catalog.resume(&view.session, &view.history)) {
+        output::fact("resume", &command);
+    }
 }
 
 /// `turnfs rescue`.
@@ -102,6 +117,7 @@ pub fn rescue(args: &RescueArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         _ => format!("turns 0 to {} are", kept - 1),
     };
     output::warn(&format!("{these} in the new session {id}"));
+    say_resume(&catalog, &session, &id);
     match view.history.sound_turns - kept {
         0 => {}
         more => {

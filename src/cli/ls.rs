@@ -39,6 +39,8 @@ struct Row {
     writer: Option<WriterRow>,
     /// Relative to an all-projects mount.
     path: String,
+    /// The shell command that continues it; `null` where there is none.
+    resume: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -130,6 +132,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<Refusal>) 
         state,
         writer: writer.map(|writer| WriterRow { agent: writer.agent.name(), pid: writer.pid }),
         path: text(&path_in_mount(project.as_deref(), &listed.name)),
+        resume: seen.as_ref().ok().and_then(|view| catalog.resume(session, &view.history)),
     };
     (row, seen.err())
 }

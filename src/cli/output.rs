@@ -22,6 +22,11 @@ pub fn hint(sentence: &str) {
     let _ = writeln!(io::stderr(), "hint: {}", render::one_line(sentence));
 }
 
+/// A `key: value` line beside a command's answer, on stderr.
+pub fn fact(key: &str, value: &str) {
+    let _ = writeln!(io::stderr(), "{key}: {}", render::one_line(value));
+}
+
 /// Why something could not be done with a session, and what to do next, on stderr.
 pub fn refused(id: &str, refusal: &Refusal) {
     warn(&format!("{id}: {refusal}"));

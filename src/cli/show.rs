@@ -10,10 +10,10 @@ use super::exit::{Exit, Failure};
 use super::session_arg::Target;
 use super::{output, session_arg, stores};
 use crate::agents;
-use crate::catalog::View;
+use crate::catalog::{Catalog, Facts, View};
 use crate::cut;
 use crate::render;
-use crate::session::{Confidence, History, Refusal, Turn, rfc3339};
+use crate::session::{Confidence, History, Refusal, Tokens, Turn, rfc3339};
 
 /// Longest prompt in the list of turns, characters.
 const PROMPT: usize = 70;
@@ -24,6 +24,9 @@ struct Shown<'a> {
     id: &'a str,
     agent: &'static str,
     project: Option<String>,
+    title: Option<String>,
+    #[serde(flatten)]
+    facts: Facts,
     state: &'static str,
     damage: Option<DamageShown<'a>>,
     turns: Vec<TurnShown>,
@@ -47,6 +50,11 @@ struct TurnShown {
     ended: Option<String>,
     /// How sure the boundary before this turn is, where `undo N` cuts.
     boundary: &'static str,
+    /// Left out where the store does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Tokens>,
 }
 
 pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -75,7 +83,7 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         let span = |turn: &Turn| cut::undone_span(undone, turn);
         if args.json {
             // The turns were cut there.
-            return json(&view, project, &turns, &span, &|_| Confidence::Exact, out);
+            return json(&catalog, &view, project, &turns, &span, &|_| Confidence::Exact, out);
         }
         if asked.is_some() {
             return print_text(&view, &turns, &span, out);
@@ -92,7 +100,7 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
             Some(asked) => vec![one_of(&branch.turns, asked, || format!("abandoned/{number}"))?],
         };
         if args.json {
-            return json(&view, project, &turns, &span, &|_| Confidence::Exact, out);
+            return json(&catalog, &view, project, &turns, &span, &|_| Confidence::Exact, out);
         }
         if asked.is_some() {
             return print_text(&view, &turns, &span, out);
@@ -108,12 +116,12 @@ pub fn run(args: &ShowArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
             (Ok(()), None) => history.turns.iter().collect(),
             (Ok(()), Some(number)) => vec![turn(history, number)?],
         };
-        return json(&view, project, &turns, &span, &|n| history.boundary(n), out);
+        return json(&catalog, &view, project, &turns, &span, &|n| history.boundary(n), out);
     }
     if let Some(number) = asked {
         return print_text(&view, &[turn(history, number)?], &span, out);
     }
-    print_facts(&view, project, out)?;
+    print_facts(&catalog, &view, project, out)?;
     out.flush()?;
     history.readable()?;
     print_turns(&history.turns, Some(history), out)?;
@@ -146,6 +154,7 @@ pub fn turn(history: &History, number: Number) -> Result<&Turn, Refusal> {
 }
 
 fn json(
+    catalog: &Catalog,
     view: &View,
     project: Option<&Path>,
     turns: &[&Turn],
@@ -163,12 +172,16 @@ fn json(
             started: turn.started.map(rfc3339),
             ended: turn.ended.map(rfc3339),
             boundary: boundary(turn.n).name(),
+            model: turn.model.as_deref().map(str::to_owned),
+            tokens: turn.tokens.as_deref().copied(),
         })
     };
     let shown = Shown {
         id: &session.id,
         agent: session.key.agent.name(),
         project: project.map(|project| project.to_string_lossy().into_owned()),
+        title: crate::session::title(session, Some(&view.history)),
+        facts: catalog.facts(session, Some(&view.history)),
         state: view.history.state.name(),
         damage: view.history.shown_damage().map(|damage| DamageShown {
             file: &damage.file,
@@ -182,7 +195,12 @@ fn json(
     Ok(Exit::Done)
 }
 
-fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+fn print_facts(
+    catalog: &Catalog,
+    view: &View,
+    project: Option<&Path>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let session = &view.session;
     let mut facts = vec![
         ("session", session.id.clone()),
@@ -192,6 +210,9 @@ fn print_facts(view: &View, project: Option<&Path>, out: &mut dyn Write) -> Resu
     ];
     if let Some(title) = crate::session::title(session, Some(&view.history)) {
         facts.insert(1, ("title", title));
+    }
+    if let Some(command) = catalog.resume(session, &view.history) {
+        facts.push(("resume", command));
     }
     if let Some(damage) = view.history.shown_damage() {
         facts.push(("damage", damage.to_string()));

@@ -10,7 +10,6 @@ use super::exit::{Exit, Failure};
 use super::{output, session_arg, show, stores};
 use crate::catalog::View;
 use crate::cut;
-use crate::host::work_tree::shell_word;
 use crate::render;
 use crate::session::{CutPoint, Session, counted, turns};
 
@@ -55,7 +54,7 @@ pub fn run(args: &UndoArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     writeln!(
         out,
         "removed {drops}, kept {keeps}; `turnfs redo {}` brings them back (undo {})",
-        render::one_line(&shell_word(session.id.as_ref())),
+        render::shell_word(session.id.as_ref()),
         done.number
     )?;
     if done.keeps > n {

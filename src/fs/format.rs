@@ -8,7 +8,7 @@ use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::project_state::ProjectState;
-use crate::catalog::Watching;
+use crate::catalog::{Facts, Watching};
 use crate::cut::Undone;
 use crate::render::{cut_to_width, escaped_json, one_line};
 use crate::session::{
@@ -27,7 +27,7 @@ is a directory:
 
     turns/000 001 ...   one file per turn, numbered from 0
     status              what turnfs thinks of the session; the last line is the last command's outcome
-    meta.json           id, title, times, archived or not, files
+    meta.json           id, title, times, tokens, the command that continues it (resume), files
     undo                read: what each cut would do. Write N: remove turn N and everything after it
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here
@@ -68,6 +68,8 @@ pub(super) struct Status<'a> {
     pub writer: Option<Writer>,
     /// What is wrong with the store's index of sessions: the session's place is the one of the last sound one.
     pub index: Option<&'a Damage>,
+    /// The shell command that continues the session.
+    pub resume: Option<String>,
     /// What was undone and can still be read.
     pub undone: &'a [Undone],
     /// The outcome of the last command; each further line is a hint.
@@ -99,6 +101,9 @@ impl Status<'_> {
         }
         if let Some(damage) = self.index {
             lines.put("index", &damage.to_string());
+        }
+        if let Some(command) = &self.resume {
+            lines.put("resume", command);
         }
         for undone in self.undone {
             lines.put("undone", &undone.sentence());
@@ -316,7 +321,10 @@ struct Meta<'a> {
     updated: String,
     /// Null where the history is refused.
     turns: Option<usize>,
+    /// The last one.
     model: Option<&'a str>,
+    #[serde(flatten)]
+    facts: Facts,
     history_mode: Option<&'a str>,
     forked_from: Option<&'a str>,
     /// Absent where the session was made by its own agent.
@@ -329,7 +337,12 @@ struct Meta<'a> {
     files: Vec<String>,
 }
 
-pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Option<&History>) -> String {
+pub(super) fn meta(
+    session: &Session,
+    state: Option<&ProjectState>,
+    history: Option<&History>,
+    facts: Facts,
+) -> String {
     let readable = history.filter(|history| history.readable().is_ok());
     let all = session.files.iter().chain(&session.sidecars);
     let meta = Meta {
@@ -346,6 +359,7 @@ pub(super) fn meta(session: &Session, state: Option<&ProjectState>, history: Opt
         updated: rfc3339(session.updated),
         turns: readable.map(|history| history.turns.len()),
         model: session.model.as_deref().or_else(|| history?.model.as_deref()),
+        facts,
         history_mode: session.history_mode.as_deref(),
         forked_from: session.forked_from.as_deref(),
         migrated_from: session.migrated_from.as_deref(),

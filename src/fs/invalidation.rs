@@ -92,7 +92,8 @@ impl Fs {
             | Part::BranchTurns(_)
             | Part::BranchTurn(..)
             | Part::Agents => Ttl::NOT,
-            Part::Status => Ttl { entry: LASTING, attributes: A_SECOND },
+            // What they say of others changes with these.
+            Part::Status | Part::Meta => Ttl { entry: LASTING, attributes: A_SECOND },
             _ => Ttl::both(LASTING),
         }
     }

@@ -51,7 +51,8 @@ impl Fs {
             false => cut::undone(&self.state, &session.key).unwrap_or_default(),
         };
         let (last, undone) = (last.as_deref(), undone.as_slice());
-        Ok(Status { session: &attrs, history, problems, writer, index, undone, last }.text())
+        let resume = view.as_ref().ok().and_then(|view| self.catalog.resume(&attrs, &view.history));
+        Ok(Status { session: &attrs, history, problems, writer, index, resume, undone, last }.text())
     }
 
     /// The text of `meta.json`. With `ask`, the host is asked what is at the project's path now; else the last
@@ -63,7 +64,9 @@ impl Fs {
             let found = if ask { self.project_states.ask(path) } else { self.project_states.last(path) };
             ProjectState::of(found, attrs.updated)
         });
-        Ok(format::meta(&attrs, project.as_ref(), view.as_ref().ok().map(|view| &view.history)))
+        let history = view.as_ref().ok().map(|view| &view.history);
+        let facts = self.catalog.facts(&attrs, history);
+        Ok(format::meta(&attrs, project.as_ref(), history, facts))
     }
 
     /// The text of `.turnfs/status`: looks at every session.

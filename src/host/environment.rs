@@ -14,7 +14,7 @@ pub struct Environment {
 impl Environment {
     /// The environment of this process.
     pub fn of_process() -> Environment {
-        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let Environment { home, .. } = Environment::of_home();
         let vars = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect();
         Environment { home, vars }
     }
@@ -32,6 +32,12 @@ impl Environment {
         let mut env = Environment { home: None, vars };
         env.home = env.path("HOME");
         Some(env)
+    }
+
+    /// HOME of this process and nothing else: where things are if nobody says otherwise.
+    pub fn of_home() -> Environment {
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        Environment { home, vars: Vec::new() }
     }
 
     /// A variable's value, if it is set and not empty.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{PATIENCE, within};
+use crate::render::shell_word;
 
 /// A git work tree around a directory that git does not ignore.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,27 +88,14 @@ fn pattern(below: &Path) -> String {
     pattern + "/"
 }
 
-/// A word as a shell reads it.
-pub fn shell_word(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,=@%".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.into_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn patterns_and_words_are_escaped() {
+    fn patterns_are_escaped() {
         for (below, expected) in [("m", "/m/"), ("a b/m", "/a b/m/"), (r"a*[b]\", r"/a\*\[b]\\/")] {
             assert_eq!(pattern(Path::new(below)), expected);
-        }
-        for (word, expected) in [("/a/b.c", "/a/b.c"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("", "''")] {
-            assert_eq!(shell_word(OsStr::new(word)), expected);
         }
     }
 }

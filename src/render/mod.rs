@@ -4,6 +4,7 @@
 //! the turn is indexed: sizes are counted by the same code that writes the text.
 
 mod safe;
+mod shell;
 mod width;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use std::fmt::Write as _;
 
 use crate::session::{Item, Turn, TurnDetail, TurnStatus, rfc3339};
 pub use safe::{escaped_json, one_line, visible};
+pub use shell::{shell_path, shell_word};
 pub use width::cut_to_width;
 
 /// Where text goes: a buffer, or only its length.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Confidence, Damage, Refusal, Turn, TurnStatus};
+use super::{Confidence, Damage, Refusal, Tokens, Turn, TurnStatus};
 
 /// The condition of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -298,6 +298,24 @@ impl History {
             }),
             State::Ok | State::Torn | State::Empty | State::NoTranscript | State::Unreadable => Ok(()),
         }
+    }
+
+    /// The models that answered in its turns, each once, in the order of their first answers.
+    pub fn models(&self) -> Vec<&str> {
+        let mut models: Vec<&str> = Vec::new();
+        for model in self.turns.iter().filter_map(|turn| turn.model.as_deref()) {
+            if !models.contains(&model) {
+                models.push(model);
+            }
+        }
+        models
+    }
+
+    /// What all turns took; `None` where no turn tells.
+    pub fn tokens(&self) -> Option<Tokens> {
+        let mut sum = None;
+        self.turns.iter().filter_map(|turn| turn.tokens.as_ref()).for_each(|tokens| tokens.add_to(&mut sum));
+        sum.map(|sum| *sum)
     }
 
     /// The turn `n`.

@@ -86,6 +86,14 @@ pub enum Place {
 }
 
 impl Place {
+    /// The project, if it is one.
+    pub fn project(&self) -> Option<&Path> {
+        match self {
+            Place::Project(path) => Some(path),
+            Place::Unplaced { .. } => None,
+        }
+    }
+
     /// The place of what a store records as a session's project: equal by components, never resolved.
     pub fn recorded(path: &str) -> Place {
         let recorded = Path::new(path);
@@ -102,6 +110,23 @@ impl Place {
             return Place::Unplaced { reason };
         }
         Place::Project(recorded.components().collect())
+    }
+}
+
+/// Where a session was begun, as its store records it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Begun {
+    /// The directory, in the store's own spelling, where the session's place does not say all of it.
+    pub cwd: Option<String>,
+    /// What git had checked out there.
+    pub branch: Option<String>,
+    pub commit: Option<String>,
+}
+
+impl Begun {
+    /// In a directory of which nothing else is recorded.
+    pub fn at(cwd: impl Into<String>) -> Begun {
+        Begun { cwd: Some(cwd.into()), branch: None, commit: None }
     }
 }
 
@@ -126,6 +151,7 @@ pub struct Session {
     /// The store's history mode or format version, where it records one.
     pub history_mode: Option<String>,
     pub forked_from: Option<String>,
+    pub begun: Begun,
     /// The session of another agent that this one was made of, as its client names it: both are listed, and hold one history.
     pub migrated_from: Option<String>,
     /// Whether it is put away in an archive; `None` where a store knows no archive.
@@ -152,10 +178,7 @@ impl Session {
 
     /// The project, where the session has one.
     pub fn project(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Project(path) => Some(path),
-            Place::Unplaced { .. } => None,
-        }
+        self.place.project()
     }
 }
 

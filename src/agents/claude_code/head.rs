@@ -20,6 +20,8 @@ const TAIL: u64 = 64 * 1024;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Head {
     pub cwd: Option<String>,
+    /// Of the record that names the directory.
+    pub branch: Option<String>,
     pub first_prompt: Option<String>,
     pub created: Option<Timestamp>,
     /// The session that the first record names; of a sub-agent its parent.
@@ -36,6 +38,9 @@ impl Head {
         self.created = self.created.or_else(|| record.time());
         if self.cwd.is_none() {
             self.cwd = text(record.cwd).map(|cwd| cwd.into_owned());
+            // Without a branch, and without git, the client writes HEAD.
+            let branch = text(record.git_branch).filter(|name| !matches!(&**name, "" | "HEAD"));
+            self.branch = branch.filter(|_| self.cwd.is_some()).map(|name| name.into_owned());
         }
         if self.session.is_none() {
             self.session = text(record.session_id).map(|id| id.into_owned());

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::head::{self, Head, Titles};
 use crate::agents::{Discovery, is_file_name};
 use crate::host::mountinfo::Device;
-use crate::session::{AgentKind, Damage, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Begun, Damage, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::{EntryKind, Stamp, StoreDir};
 
 pub(super) const PROJECTS: &str = "projects";
@@ -313,6 +313,7 @@ pub(super) fn session(
         model: None,
         history_mode: None,
         forked_from: None,
+        begun: Begun { cwd: head.cwd.clone(), branch: head.branch.clone(), commit: None },
         migrated_from: None,
         archived: None,
         sidecars: Vec::new(),

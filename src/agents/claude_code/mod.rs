@@ -19,9 +19,11 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Agent, AgentStore, Companion, Discovery, LastLook, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, LastLook, command, unless_irregular};
 use crate::host::processes::Running;
-use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
+use crate::session::{
+    AgentKind, ForkPlan, History, ItemSink, Result, Session, State, Turn, UndoPlan, Writer,
+};
 use crate::transcript::{Passes, StoreDir};
 
 use layout::Look;
@@ -102,6 +104,12 @@ impl AgentStore for ClaudeCode {
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(session, history, n)
+    }
+
+    fn resume(&self, session: &Session, history: &History) -> Option<Vec<Vec<String>>> {
+        // A session without a prompt is none to the client.
+        let is_one = history.state != State::Empty;
+        is_one.then(|| vec![command(["claude", "--resume", &session.id])])
     }
 
     fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {

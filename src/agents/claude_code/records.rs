@@ -85,6 +85,8 @@ pub(super) struct Record<'a> {
     #[serde(borrow)]
     pub cwd: Raw<'a>,
     #[serde(borrow)]
+    pub git_branch: Raw<'a>,
+    #[serde(borrow)]
     message: Raw<'a>,
     /// What is in `message`.
     #[serde(skip)]

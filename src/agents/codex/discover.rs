@@ -14,11 +14,13 @@ use super::database::{Database, Index, Row, Stamps};
 use super::heads::{self, Head, NoMeta};
 use super::layout::{Folders, NAMES, Rollout, STATE_DB};
 use super::records::{self, HistoryBase};
-use super::remembered::Remembered;
 use super::tails;
 use super::titles;
 use crate::agents::Discovery;
-use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey, short_id};
+use crate::agents::remembered::Remembered;
+use crate::session::{
+    AgentKind, Begun, Damage, FileHash, Place, Refusal, Result, Session, SessionKey, short_id,
+};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Line, Stamp, StoreDir, scan};
 
@@ -343,6 +345,7 @@ fn session(
         history_mode: meta.ok().map(|meta| meta.mode().name().to_owned()),
         archived: Some(is_archived(row, &current.rollout.file)),
         forked_from: meta.ok().and_then(|meta| meta.forked_from_id.clone()),
+        begun: begun(&current.head, row),
         migrated_from: None,
         files: mine.iter().map(|known| known.rollout.file.to_path_buf()).collect(),
         sidecars: others,
@@ -411,6 +414,15 @@ fn place(head: &Head, row: Option<&Row>) -> Place {
         Err(NoMeta::Damaged(_)) => "the first line, which names the project, is damaged",
     };
     recorded.map_or_else(|| Place::Unplaced { reason: reason.to_owned() }, Place::recorded)
+}
+
+/// Of a damaged first line, what the thread index says.
+fn begun(head: &Head, row: Option<&Row>) -> Begun {
+    let Ok(meta) = &head.meta else {
+        return Begun { cwd: row.and_then(|row| row.cwd.clone()), ..Begun::default() };
+    };
+    let git = |key: &str| meta.git.as_ref()?.get(key)?.as_str().map(str::to_owned);
+    Begun { cwd: meta.cwd.clone(), branch: git("branch"), commit: git("commit_hash") }
 }
 
 /// A name for `agents/`: the agent's nickname where it has one, and the end of its id.

@@ -42,7 +42,8 @@ impl Head {
 /// What the first line tells; `None` if it is not one of this format. The project stands further behind.
 pub fn meta(line: &[u8]) -> Option<Meta> {
     let head = Head::parse(line)?;
-    Some(Meta { id: head.id, timestamp: Some(head.timestamp), first_format: true, ..Meta::default() })
+    let (id, timestamp, git) = (head.id, Some(head.timestamp), head.git);
+    Some(Meta { id, timestamp, git, first_format: true, ..Meta::default() })
 }
 
 /// The project that the client told the model of, in the message that describes the environment.

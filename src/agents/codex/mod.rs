@@ -27,7 +27,6 @@ mod outputs;
 mod pass;
 mod reader;
 mod records;
-mod remembered;
 mod shown;
 mod tails;
 mod titles;
@@ -43,7 +42,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{Agent, AgentStore, Companion, Discovery, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, command, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{
     AgentKind, ForkPlan, History, Item, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
@@ -173,6 +172,18 @@ impl AgentStore for Codex {
 
     fn index_file(&self) -> Option<&'static str> {
         Some(layout::STATE_DB)
+    }
+
+    fn resume(&self, session: &Session, _: &History) -> Option<Vec<Vec<String>>> {
+        let resume = command(["codex", "resume", &session.id]);
+        match session.history_mode.as_deref() {
+            Some(mode) if mode == Mode::First.name() => None,
+            // The client resumes no archived thread.
+            _ if session.archived == Some(true) => {
+                Some(vec![command(["codex", "unarchive", &session.id]), resume])
+            }
+            _ => Some(vec![resume]),
+        }
     }
 
     fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {

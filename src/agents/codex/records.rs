@@ -103,6 +103,7 @@ pub struct Meta {
     pub parent_thread_id: Option<String>,
     pub timestamp: Option<String>,
     pub cwd: Option<String>,
+    pub git: Option<Value>,
     pub source: Option<Value>,
     pub agent_nickname: Option<String>,
     /// `null` is a value here, and not a known one.

@@ -16,7 +16,7 @@ use super::json::{Control, JsonStr, objects, parse_lenient};
 use super::work_dirs::{INDEX, Projects};
 use crate::agents::Discovery;
 use crate::host::mountinfo::Device;
-use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Begun, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{Entry, EntryKind, Stamp, StoreDir, read_small};
 
@@ -413,6 +413,7 @@ pub(super) fn session(
         archived: None,
         history_mode: head.protocol.clone(),
         forked_from: None,
+        begun: Begun::default(),
         migrated_from: None,
         files: Vec::new(),
         sidecars: Vec::new(),

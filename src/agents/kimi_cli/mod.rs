@@ -29,9 +29,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Agent, AgentStore, Companion, Discovery, LastLook, SharedIndex, modified, unless_irregular};
+use super::{
+    Agent, AgentStore, Companion, Discovery, LastLook, SharedIndex, command, modified, unless_irregular,
+};
 use crate::host::processes::Running;
-use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
+use crate::session::{
+    AgentKind, FileView, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer,
+};
 use crate::transcript::Passes;
 use layout::Look;
 use subagents::Subagents;
@@ -123,6 +127,12 @@ impl AgentStore for KimiCli {
 
     fn shared_index(&self) -> Option<&dyn SharedIndex> {
         Some(&work_dirs::WorkDirs)
+    }
+
+    fn resume(&self, session: &Session, history: &History) -> Option<Vec<Vec<String>>> {
+        // Where the live context is missing, the client would begin an empty session of this id.
+        let is_lost = |view: &FileView| view.len.is_none() && view.file.ends_with(layout::CONTEXT);
+        (!history.files.iter().any(is_lost)).then(|| vec![command(["kimi", "--session", &session.id])])
     }
 
     fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer> {

@@ -16,7 +16,7 @@ use super::state::{self, STATE, State};
 use super::wire::WIRE;
 use crate::agents::Discovery;
 use crate::host::mountinfo::Device;
-use crate::session::{AgentKind, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Begun, Damage, DamageClass, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::{Entry, EntryKind, Stamp, StoreDir};
 
 pub(super) const SESSIONS: &str = "sessions";
@@ -352,6 +352,7 @@ fn session(
         model: None,
         archived: Some(state.is_some_and(|state| state.archived)),
         history_mode: head.protocol.clone(),
+        begun: state.map_or_else(Begun::default, |state| Begun::at(&state.project)),
         forked_from: state.and_then(|state| state.forked_from.clone()),
         migrated_from: state.and_then(|state| state.migrated_from.clone()),
         files: vec![path.join(main_wire())],

@@ -33,10 +33,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{Agent, AgentStore, Companion, Discovery, LastLook, unless_irregular};
+use super::{Agent, AgentStore, Companion, Discovery, LastLook, command, unless_irregular};
 use crate::host::processes::Running;
 use crate::session::{
-    AgentKind, ForkPlan, History, ItemSink, Refusal, Result, Session, Turn, UndoPlan, Writer,
+    AgentKind, ForkPlan, History, ItemSink, Refusal, Result, Session, State, Turn, UndoPlan, Writer,
 };
 use crate::transcript::{self, EntryKind, Passes, Stamp, StoreDir};
 
@@ -150,6 +150,12 @@ impl AgentStore for KimiCode {
 
     fn plan_undo(&self, session: &Session, history: &History, n: u32) -> Result<UndoPlan> {
         cuts::plan_undo(session, history, n)
+    }
+
+    fn resume(&self, session: &Session, history: &History) -> Option<Vec<Vec<String>>> {
+        // A wire without a record has no model to go on with.
+        let is_one = history.state != State::Empty || history.damages.is_empty();
+        is_one.then(|| vec![command(["kimi", "--session", &session.id])])
     }
 
     fn writer(&self, session: &Session, history: &History, running: &Running) -> Option<Writer> {

@@ -98,6 +98,7 @@ fn read(
         archived: None,
         history_mode: head.protocol,
         forked_from: None,
+        begun: parent.begun.clone(),
         migrated_from: None,
         files: vec![path.join(WIRE)],
         sidecars: Vec::new(),

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::index::{self, Entry, Index};
 use super::records::{Message, Role};
 use crate::agents::{Discovery, is_file_name};
-use crate::session::{AgentKind, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
+use crate::session::{AgentKind, Begun, Damage, FileHash, Place, Refusal, Result, Session, SessionKey};
 use crate::transcript::metrics::{ReadKind, count_bytes, count_parse};
 use crate::transcript::{EntryKind, Stamp, StoreDir, read_small, scan_bytes};
 
@@ -22,7 +22,9 @@ pub(super) const INDEX: &str = "sessions/index.json";
 pub(super) const INDEX_LOCK: &str = "sessions/index.lock";
 const MESSAGES: &str = ".messages.json";
 /// The files of a session that are shown under `raw/` only.
-const SIDECARS: [&str; 2] = [".manifest.json", ".usage.jsonl"];
+const SIDECARS: [&str; 2] = [".manifest.json", USAGE];
+/// The bill.
+pub(super) const USAGE: &str = ".usage.jsonl";
 pub(super) const ARCHIVE: &str = ".archive.jsonl";
 const COMPACTION: &str = ".compaction.jsonl";
 /// The title of a session before its first prompt.
@@ -252,14 +254,10 @@ impl Finder<'_> {
         // nanoseconds, which no output shows.
         let updated = seconds(entry.updated_at, at.min(999_999) as i32);
         let place = Place::recorded(&entry.project);
-        self.session(
-            &entry.id,
-            place,
-            Some(entry.title.clone()),
-            first_prompt,
-            seconds(entry.created_at, 0),
-            updated,
-        )
+        let title = Some(entry.title.clone());
+        let session =
+            self.session(&entry.id, place, title, first_prompt, seconds(entry.created_at, 0), updated);
+        Session { begun: Begun::at(&entry.project), ..session }
     }
 
     /// A transcript that the index does not name; `None` if it is no longer there.
@@ -310,6 +308,7 @@ impl Finder<'_> {
             archived: None,
             history_mode: None,
             forked_from: None,
+            begun: Begun::default(),
             migrated_from: None,
             files,
             sidecars: there(&SIDECARS),

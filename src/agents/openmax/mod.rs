@@ -7,6 +7,7 @@
 //! `records`; `whole` puts together what a prune took apart, `landed` says which prunes count), `items` says what is in a turn, `cuts` how to
 //! fork and undo, `writer` who has a session open.
 
+mod bill;
 mod cuts;
 mod history;
 mod index;
@@ -23,9 +24,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Agent, AgentStore, Companion, Discovery, LastLook, SharedIndex, modified, unless_irregular};
+use super::{
+    Agent, AgentStore, Companion, Discovery, LastLook, SharedIndex, command, modified, unless_irregular,
+};
 use crate::host::processes::Running;
-use crate::session::{AgentKind, ForkPlan, History, ItemSink, Result, Session, Turn, UndoPlan, Writer};
+use crate::session::{
+    AgentKind, ForkPlan, History, ItemSink, Result, Session, Tokens, Turn, UndoPlan, Writer,
+};
 use crate::transcript::{self, Passes};
 
 use history::Loaded;
@@ -35,13 +40,14 @@ use layout::{Files, Look};
 pub static AGENT: Agent = Agent {
     variables: &[],
     place: |env| Some(env.home.as_ref()?.join(".openmax")),
-    open: |root| Arc::new(OpenMax { root, last: LastLook::default() }),
+    open: |root| Arc::new(OpenMax { root, last: LastLook::default(), bills: bill::Bills::default() }),
 };
 
 /// A store of OpenMax.
 struct OpenMax {
     root: Arc<Path>,
     last: LastLook<Look>,
+    bills: bill::Bills,
 }
 
 impl AgentStore for OpenMax {
@@ -122,6 +128,19 @@ impl AgentStore for OpenMax {
 
     fn shared_index(&self) -> Option<&dyn SharedIndex> {
         Some(&index::Entries)
+    }
+
+    /// Its command line continues the newest session of a project; an older one is chosen inside, by `/resume`.
+    fn resume(&self, session: &Session, history: &History) -> Option<Vec<Vec<String>>> {
+        let look = self.last.get()?;
+        let of_project = look.found.sessions.iter().filter(|other| other.place == session.place);
+        let newest = of_project.max_by_key(|other| other.updated)?;
+        let is_it = newest.key == session.key && history.damages.iter().all(|damage| damage.class.is_torn());
+        is_it.then(|| vec![command(["openmax", "--continue"])])
+    }
+
+    fn tokens(&self, session: &Session, _: &History) -> Option<Tokens> {
+        bill::tokens(&self.bills, session)
     }
 
     fn writer(&self, session: &Session, _: &History, running: &Running) -> Option<Writer> {

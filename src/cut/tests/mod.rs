@@ -175,6 +175,10 @@ fn a_result_that_does_not_read_as_promised_is_put_back() {
         ) -> Result<crate::session::ForkPlan> {
             Toy.plan_fork(s, h, n, project)
         }
+        fn resume(&self, session: &Session, history: &History) -> Option<Vec<Vec<String>>> {
+            Toy.resume(session, history)
+        }
+
         fn writer(
             &self,
             _: &Session,

@@ -89,6 +89,7 @@ pub fn session(root: &Path) -> Session {
         archived: None,
         history_mode: None,
         forked_from: None,
+        begun: crate::session::Begun::default(),
         migrated_from: None,
         files,
         sidecars: Vec::new(),
@@ -223,6 +224,10 @@ impl AgentStore for Toy {
         project: Option<&Path>,
     ) -> Result<ForkPlan> {
         store_of(session).plan_fork(session, history, n, project)
+    }
+
+    fn resume(&self, _: &Session, _: &History) -> Option<Vec<Vec<String>>> {
+        None
     }
 
     fn writer(&self, _: &Session, _: &History, _: &crate::host::processes::Running) -> Option<Writer> {
