@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::daemon;
-use crate::host::work_tree::shell_word;
+use crate::render::shell_word;
 
 /// Why the service is not as it was asked for.
 #[derive(Debug, thiserror::Error)]

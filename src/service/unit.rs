@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::failure::Failure;
 use crate::daemon;
 use crate::host::Environment;
-use crate::host::work_tree::shell_word;
+use crate::render::shell_word;
 
 /// The first line of a unit of ours.
 const MARK: &str = "# Written by `turnfs service install`; `turnfs service remove` deletes it.";
