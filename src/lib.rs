@@ -13,6 +13,7 @@ pub mod fs;
 pub mod fuse;
 pub mod host;
 pub mod render;
+pub mod search;
 pub mod service;
 pub mod session;
 pub mod transcript;

@@ -130,6 +130,15 @@ pub trait AgentStore: Send + Sync {
     /// As [`AgentStore::load`].
     fn load_again(&self, session: &Session, passes: &mut Passes) -> Result<History>;
 
+    /// The files in which the session's turns stand, relative to the root: also of other sessions, where it goes on from
+    /// one of them.
+    ///
+    /// # Errors
+    /// What prevents looking.
+    fn transcripts(&self, session: &Session) -> Result<Vec<PathBuf>> {
+        Ok(session.files.clone())
+    }
+
     /// The items of a turn, in order, as they stand in the record bytes `span` of the turn's file.
     ///
     /// # Errors

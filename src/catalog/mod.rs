@@ -231,6 +231,16 @@ impl Catalog {
         self.views.view(&self.store_of(&session.key)?, &session.key, now, &|| self.running())
     }
 
+    /// As [`Catalog::view_listed`], for a single look at one of very many sessions: what is not known of it is not kept.
+    ///
+    /// # Errors
+    /// As [`Catalog::view`].
+    pub fn view_once(&self, session: &Arc<Session>) -> Result<Arc<View>> {
+        let listed = std::cell::Cell::new(Some(session.clone()));
+        let now = || listed.take().map_or_else(|| self.session(&session.key), Ok);
+        self.views.view_once(&self.store_of(&session.key)?, &session.key, now, &|| self.running())
+    }
+
     /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:
     /// for questions about many sessions.
     pub fn running(&self) -> Arc<Running> {

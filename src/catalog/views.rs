@@ -82,32 +82,25 @@ impl Views {
         running: &dyn Fn() -> Arc<Running>,
     ) -> Result<Arc<View>> {
         let slot = self.slot(key);
-        let doubts = slot.doubts.load(Ordering::Acquire);
-        let mut known = slot.known.lock();
-        if let Some(known) = known.as_mut()
-            && known.is_true(key, doubts)?
-        {
-            known.ask_for_writer(running);
-            return Ok(known.view.clone());
+        let (view, fresh) = slot.view(store, key, session, running)?;
+        if fresh {
+            self.touch(key, slot);
         }
-        let previous = known.take().map(|known| known.view);
-        if previous.as_ref().is_some_and(|view| view.is_refuted()) {
-            // What was believed is not so: nothing of it may be gone on from.
-            *slot.passes.lock() = Passes::default();
+        Ok(view)
+    }
+
+    /// As [`Views::view`], for a single look at one of very many sessions: what is not known is not kept.
+    pub fn view_once(
+        &self,
+        store: &Arc<dyn AgentStore>,
+        key: &SessionKey,
+        session: impl Fn() -> Result<Arc<Session>>,
+        running: &dyn Fn() -> Arc<Running>,
+    ) -> Result<Arc<View>> {
+        if self.slots.lock().peek(key).is_some() {
+            return self.view(store, key, session, running);
         }
-        for _ in 0..ATTEMPTS {
-            let mut passes = slot.passes.lock();
-            let read = Known::read(store, session()?, previous.as_deref(), &mut passes, doubts, running)?;
-            if let Some(fresh) = read {
-                drop(passes);
-                let view = fresh.view.clone();
-                *known = Some(fresh);
-                drop(known);
-                self.touch(key, slot);
-                return Ok(view);
-            }
-        }
-        Err(Refusal::NeverRests { what: key.absolute().display().to_string() })
+        Ok(Slot::default().view(store, key, session, running)?.0)
     }
 
     pub fn forget(&self, key: &SessionKey) {
@@ -190,6 +183,42 @@ impl Views {
         let slot = Arc::<Slot>::default();
         slots.insert(key.clone(), slot.clone());
         slot
+    }
+}
+
+impl Slot {
+    /// The view, true to the disk, and whether the session was read for it.
+    fn view(
+        &self,
+        store: &Arc<dyn AgentStore>,
+        key: &SessionKey,
+        session: impl Fn() -> Result<Arc<Session>>,
+        running: &dyn Fn() -> Arc<Running>,
+    ) -> Result<(Arc<View>, bool)> {
+        let doubts = self.doubts.load(Ordering::Acquire);
+        let mut known = self.known.lock();
+        if let Some(known) = known.as_mut()
+            && known.is_true(key, doubts)?
+        {
+            known.ask_for_writer(running);
+            return Ok((known.view.clone(), false));
+        }
+        let previous = known.take().map(|known| known.view);
+        if previous.as_ref().is_some_and(|view| view.is_refuted()) {
+            // What was believed is not so: nothing of it may be gone on from.
+            *self.passes.lock() = Passes::default();
+        }
+        for _ in 0..ATTEMPTS {
+            let mut passes = self.passes.lock();
+            let read = Known::read(store, session()?, previous.as_deref(), &mut passes, doubts, running)?;
+            if let Some(fresh) = read {
+                drop(passes);
+                let view = fresh.view.clone();
+                *known = Some(fresh);
+                return Ok((view, true));
+            }
+        }
+        Err(Refusal::NeverRests { what: key.absolute().display().to_string() })
     }
 }
 

@@ -40,6 +40,7 @@ pub enum Command {
     Umount(UmountArgs),
     Ls(LsArgs),
     Show(ShowArgs),
+    Search(SearchArgs),
     Undo(UndoArgs),
     Redo(RedoArgs),
     Fork(ForkArgs),
@@ -60,7 +61,7 @@ pub struct StoreArgs {
     /// Look for this agent's sessions in DIR instead of its usual place; repeatable, also for one agent
     #[arg(long = "store", value_name = "AGENT=DIR")]
     places: Vec<Place>,
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help = agents_help())]
+    #[arg(long, alias = "agent", value_name = "LIST", value_delimiter = ',', help = agents_help())]
     agents: Vec<AgentKind>,
 }
 
@@ -263,6 +264,35 @@ pub struct ShowArgs {
     #[arg(long, value_name = "K", conflicts_with = "undone")]
     pub abandoned: Option<u32>,
     /// Print JSON: {id, agent, project, state, damage, turns}
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Find turns by words in their text
+///
+/// A turn is found if all words stand in it, and is shown with the line that has the most of them; the newest sessions
+/// come first, in each the last turns. "..." is a phrase, whose blanks also stand for line ends. Upper and lower case only
+/// differ if the query has an upper case letter. Searched is what `turnfs show` prints, with sub-agents and of
+/// damaged sessions the turns before the damage; what was undone or abandoned is not.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  turnfs search flaky test                      turns with both words
+  turnfs search '\"flaky test\" login'           a phrase and a word
+  turnfs search --project . --json retry        of the project here, for programs
+  turnfs search -- -x                           a word that begins with a dash
+
+Exit codes: 0 found, 1 nothing found, 2 could not run, or found nothing and could not search everything.")]
+pub struct SearchArgs {
+    /// Words, and phrases in double quotes (which the shell must leave: '\"flaky test\"')
+    #[arg(required = true, value_name = "QUERY")]
+    pub query: Vec<String>,
+    /// Only the sessions of this project
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub project: Option<PathBuf>,
+    /// Print JSON: an array of {id, agent, project, turn, line, text}, and `parent` of a sub-agent's turns
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

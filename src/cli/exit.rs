@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::daemon;
+use crate::search::BadQuery;
 use crate::service;
 use crate::session::{AgentKind, Refusal};
 
@@ -11,9 +12,10 @@ use crate::session::{AgentKind, Refusal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Done = 0,
-    /// Refused or failed, and the reason is on stderr; or `check` found damage.
+    /// Refused or failed, and the reason is on stderr; or `check` found damage, or `search` nothing.
     Failed = 1,
-    /// Wrong usage; or `check` could not run, or could not read everything and found no damage in the rest.
+    /// Wrong usage; or `check` could not run, or could not read everything and found no damage in the rest; or `search`
+    /// could not run, or could not search everything and found nothing in the rest.
     NotRun = 2,
 }
 
@@ -70,6 +72,8 @@ pub enum Failure {
     NothingToAdopt { dir: String },
     #[error("{text:?} is not a session of {dir}")]
     NotOfProject { text: String, dir: String },
+    #[error("cannot search: {0}")]
+    BadQuery(#[from] BadQuery),
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
     #[error("cannot write JSON: {0}")]
@@ -96,6 +100,7 @@ impl Failure {
             Failure::UnknownCommand { .. } => "`turnfs help` lists the commands".into(),
             Failure::NotInAMount { .. } => "name a session by its id or directory name".into(),
             Failure::NotASession { .. } => "go one level deeper, or name a session by its id".into(),
+            Failure::BadQuery(_) => "`turnfs help search` says how to write one".into(),
             Failure::OldIsThere { .. } => "copy anyway with --force".into(),
             Failure::NothingToAdopt { .. } => "`turnfs ls --all` lists all projects".into(),
             Failure::NoProgram(_)

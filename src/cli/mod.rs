@@ -12,6 +12,7 @@ mod ls;
 mod mount;
 mod output;
 mod safe_out;
+mod search;
 mod selection;
 mod service;
 mod session_arg;
@@ -64,17 +65,20 @@ pub fn run() -> ExitCode {
             let _ = out.flush();
             output::warn(&failure.to_string());
             failure.hints().iter().for_each(|hint| output::hint(hint));
-            if matches!(cli.command, Command::Check(_)) { Exit::NotRun.into() } else { Exit::Failed.into() }
+            // Of these two, 1 says what was found.
+            let tells = matches!(cli.command, Command::Check(_) | Command::Search(_));
+            if tells { Exit::NotRun.into() } else { Exit::Failed.into() }
         }
     }
 }
 
-fn dispatch(command: &Command, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn dispatch<W: Write>(command: &Command, out: &mut SafeOut<W>) -> Result<Exit, Failure> {
     match command {
         Command::Mount(args) => mount::run(args, out),
         Command::Umount(args) => commands::umount(args),
         Command::Ls(args) => ls::run(args, out),
         Command::Show(args) => show::run(args, out),
+        Command::Search(args) => search::run(args, out),
         Command::Undo(args) => undo::run(args, out),
         Command::Redo(args) => commands::redo(args, out),
         Command::Fork(args) => commands::fork(args, out),

@@ -5,6 +5,10 @@ use std::io::{self, Write};
 
 use crate::render;
 
+/// Bold and red, as grep marks what it found; and back to normal.
+const BOLD: &[u8] = b"\x1b[1;31m";
+const PLAIN: &[u8] = b"\x1b[0m";
+
 /// Makes control and bidi characters visible in all that is written, but for newlines and tabs; bytes that are not
 /// UTF-8 become U+FFFD.
 pub struct SafeOut<W: Write> {
@@ -16,6 +20,16 @@ pub struct SafeOut<W: Write> {
 impl<W: Write> SafeOut<W> {
     pub fn new(out: W) -> SafeOut<W> {
         SafeOut { out, begun: Vec::new() }
+    }
+
+    /// Writes text that stands out on a terminal.
+    ///
+    /// # Errors
+    /// As writing.
+    pub fn put_bold(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(BOLD)?;
+        self.put(text.as_bytes())?;
+        self.out.write_all(PLAIN)
     }
 
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {

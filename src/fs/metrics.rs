@@ -56,7 +56,7 @@ pub(super) fn text(fs: &Fs) -> String {
         &mut out,
         "turnfs_store_bytes_read_total",
         "counter",
-        "Bytes read from the stores' files; check: transcripts, only hashed.",
+        "Bytes read from the stores' files; check: transcripts, only hashed; search: only searched.",
     );
     for agent in AgentKind::ALL {
         for kind in ReadKind::ALL {

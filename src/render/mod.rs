@@ -146,6 +146,23 @@ fn title(title: &str, subject: Option<&str>, out: &mut impl Output) {
     out.put("\n");
 }
 
+/// Whether a line of a turn's text is no more than the title of a part of it: it says nothing of the session.
+pub fn is_bare_title(line: &str) -> bool {
+    const TITLES: [&str; 10] = [
+        "User",
+        "Steer",
+        "Assistant",
+        "Thinking",
+        "Tool call",
+        "Tool result",
+        "Tool error",
+        "Compaction",
+        "Attachment",
+        "Record",
+    ];
+    line.strip_prefix("## ").is_some_and(|title| TITLES.contains(&title))
+}
+
 fn longest_run_of_backticks(text: &str) -> usize {
     let (mut longest, mut run, mut next) = (0, 0, None);
     for at in memchr::memchr_iter(b'`', text.as_bytes()) {

@@ -17,12 +17,14 @@ pub enum ReadKind {
     Sidecar,
     /// A file with a session's history, only to see that it is still the same: hashed, not parsed.
     Check,
+    /// A file with a session's history, only to see whether it has certain words.
+    Search,
 }
 
 impl ReadKind {
     /// In the order of [`ReadKind`], for the metrics.
-    pub const ALL: [ReadKind; 4] =
-        [ReadKind::Index, ReadKind::Transcript, ReadKind::Sidecar, ReadKind::Check];
+    pub const ALL: [ReadKind; 5] =
+        [ReadKind::Index, ReadKind::Transcript, ReadKind::Sidecar, ReadKind::Check, ReadKind::Search];
 
     /// The value of the label `kind`.
     pub fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl ReadKind {
             ReadKind::Transcript => "transcript",
             ReadKind::Sidecar => "sidecar",
             ReadKind::Check => "check",
+            ReadKind::Search => "search",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The one pass over a thread's files, oldest first: turns, sizes, damage and cut points.
 
+use std::path::PathBuf;
+
 use super::layout::Rollout;
 use super::lineage::{Lineage, Segment, lost};
 use super::open_turn::End;
@@ -56,6 +58,22 @@ pub fn load(session: &Session, passes: &mut Passes) -> Result<History> {
         _ => {}
     }
     Ok(history(whole, &lineage, files))
+}
+
+/// The files that a session's history consists of, the current one first.
+///
+/// # Errors
+/// What prevents reading the beginnings of files.
+pub fn transcripts(session: &Session) -> Result<Vec<PathBuf>> {
+    let current = session.files.first().and_then(|file| Rollout::named(file));
+    let (Some(store), Some(current)) = (StoreDir::open(&session.key.root)?, current) else {
+        return Ok(Vec::new());
+    };
+    if store.stat(&current.file)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let lineage = Lineage::of(&store, current)?;
+    Ok(lineage.segments.iter().rev().map(|segment| segment.rollout.file.to_path_buf()).collect())
 }
 
 fn hashed(store: &StoreDir, segment: &Segment) -> Result<FileView> {

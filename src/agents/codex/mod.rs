@@ -102,6 +102,10 @@ impl AgentStore for Codex {
         unless_irregular(load::load(session, passes))
     }
 
+    fn transcripts(&self, session: &Session) -> Result<Vec<PathBuf>> {
+        load::transcripts(session)
+    }
+
     fn items(&self, session: &Session, turn: &Turn, span: &[u8], sink: &mut ItemSink<'_>) -> Result<()> {
         let paginated = session.history_mode.as_deref() == Some(Mode::Paginated.name());
         items::items(span, paginated, turn.prompt.is_some(), sink);
