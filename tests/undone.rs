@@ -27,13 +27,27 @@ fn every_entry_below_undone_says_which_undo_it_was() {
     let session = mount.session(&store, None);
     fs::write(session.join("undo"), "3\n").unwrap();
     fs::write(session.join("undo"), "1\n").unwrap();
-    assert_eq!(names(&session.join("undone")), ["1", "2"]);
+    // Whoever lists them reads the number, the turn that was written, and the time.
+    let listed = names(&session.join("undone"));
+    let [one, one_label, two, two_label] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!((one.as_str(), two.as_str()), ("1", "2"));
+    for (number, label, written) in [("1", one_label, 3), ("2", two_label, 1)] {
+        let link = session.join("undone").join(label);
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(number));
+        assert_eq!(fs::symlink_metadata(&link).unwrap().len(), number.len() as u64);
+        assert_eq!(names(&link), ["fork", "status", "turns"]);
+        let rest = label.strip_prefix(&format!("{number}-undo-{written}-20")).unwrap();
+        assert!(rest.len() == 17 && rest.as_bytes()[8] == b'T', "{label}");
+        // By no other label, and by none when it is gone.
+        let wrong = session.join("undone").join(label.replace("-undo-", "-undo-9"));
+        assert_eq!(fs::read_link(wrong).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
     assert_eq!(names(&session.join("undone/2")), ["fork", "status", "turns"]);
     let first = text(&session.join("undone/1/status"));
     assert!(first.starts_with("undo: undone/1: undo 3 at 20"), "{first}");
     assert!(first.lines().next().unwrap().ends_with("Z removed turn 3"), "{first}");
     let second = text(&session.join("undone/2/status"));
-    assert!(second.lines().next().unwrap().ends_with("removed the turns 1 to 2"), "{second}");
+    assert!(second.lines().next().unwrap().ends_with("removed 2 turns, 1 to 2"), "{second}");
     for file in ["status", "redo"] {
         let told = text(&session.join(file));
         for number in [1, 2] {

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::disk::Tree;
 use super::journal::{Direction, Record, VERSION};
 use super::state::{Folder, JOURNAL, Locked, StateDir, undone_dir};
 use crate::session::{
-    Piece, Refusal, Result, SessionKey, StorePath, Tokens, Turn, TurnDetail, TurnStatus, rfc3339,
+    self, Piece, Refusal, Result, SessionKey, StorePath, Tokens, Turn, TurnDetail, TurnStatus, rfc3339,
 };
 
 /// An undo that can still be read under `undone/` (and perhaps redone).
@@ -28,19 +29,30 @@ pub struct Undone {
 }
 
 impl Undone {
-    /// Which undo it was: `undone/1: undo 2 at 2026-12-02T15:04:05Z removed the turns 2 to 4`.
+    /// Which undo it was: `undone/1: undo 2 at 2026-12-02T15:04:05.123Z removed 3 turns, 2 to 4`.
     pub fn sentence(&self) -> String {
         let number = self.number;
         let at = rfc3339(self.at);
         match (self.turns.first(), self.turns.last()) {
             (Some(first), Some(last)) if first.n != last.n => {
+                let removed = session::turns(self.turns.len() as u32);
                 format!(
-                    "undone/{number}: undo {} at {at} removed the turns {} to {}",
+                    "undone/{number}: undo {} at {at} removed {removed}, {} to {}",
                     first.n, first.n, last.n
                 )
             }
             (Some(turn), _) => format!("undone/{number}: undo {} at {at} removed turn {}", turn.n, turn.n),
             (None, _) => format!("undone/{number}: an undo at {at}"),
+        }
+    }
+
+    /// A name that says the same to whoever lists `undone/`, beginning with the number:
+    /// `1-undo-2-2026-12-02T16.04.05`, in local time.
+    pub fn label(&self) -> String {
+        let at = self.at.to_zoned_datetime(TimeZone::system()).strftime("%Y-%m-%dT%H.%M.%S").to_string();
+        match self.turns.first() {
+            Some(first) => format!("{}-undo-{}-{at}", self.number, first.n),
+            None => format!("{}-undo-{at}", self.number),
         }
     }
 }

@@ -31,8 +31,8 @@ is a directory:
     undo                read: what each cut would do. Write N: remove turn N and everything after it
     redo                read: what would come back. Write `last`: bring it back
     fork                write N: a new session with the turns 0 to N; then read its id here
-    undone/N/           what the Nth undo of the session removed: turns/, status (which undo it was), and fork: write K,
-                        a new session of the turns up to K as they were before that undo
+    undone/N/           what the Nth undo of the session removed (N-undo-<turn>-<time> is a link to it): turns/, status
+                        (which undo it was), and fork: write K, a new session of the turns up to K as they were before that undo
     abandoned/K/        turns that were left behind by going back in the agent, where there are any: turns/, status, and
                         fork: write N, a new session of that branch up to its turn N
     salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them

@@ -85,6 +85,7 @@ impl Fs {
         match part {
             // Other processes prune; sub-agents have directories of their own.
             Part::Undone
+            | Part::UndoneLink(_)
             | Part::Abandoned
             | Part::BranchDir(_)
             | Part::BranchStatus(_)

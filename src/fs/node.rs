@@ -73,6 +73,8 @@ pub(super) enum Part {
     Salvage,
     SalvageTurn(u32),
     Undone,
+    /// `undone/<label>`, a symlink to `undone/<number>`: [`crate::cut::Undone::label`].
+    UndoneLink(Arc<str>),
     Abandoned,
     /// `undone/<number>` and `abandoned/<number>`, then its `status`, its `fork`, its `turns`, then a turn by its number.
     BranchDir(Branch),
@@ -176,6 +178,7 @@ impl Node {
             Node::Dot(Dot::Version | Dot::Status | Dot::Metrics | Dot::Readme) => Kind::File,
             Node::Dot(Dot::Options | Dot::GitIgnore | Dot::Ignore) => Kind::File,
             Node::Session(_, part) => match part {
+                Part::UndoneLink(_) => Kind::Symlink,
                 Part::Dir
                 | Part::Turns
                 | Part::Agents
@@ -236,7 +239,7 @@ impl Node {
                     },
                     Part::Turn(_) => within(Part::Turns),
                     Part::SalvageTurn(_) => within(Part::Salvage),
-                    Part::BranchDir(Branch::Undone(_)) => within(Part::Undone),
+                    Part::BranchDir(Branch::Undone(_)) | Part::UndoneLink(_) => within(Part::Undone),
                     Part::BranchDir(Branch::Abandoned(_)) => within(Part::Abandoned),
                     Part::BranchTurns(branch) | Part::BranchStatus(branch) | Part::BranchFork(branch) => {
                         within(Part::BranchDir(*branch))
@@ -335,6 +338,7 @@ impl Part {
             Part::Salvage => ("salvage", [0, 0]),
             Part::SalvageTurn(n) => ("salvage-turn", [*n, 0]),
             Part::Undone => ("undone", [0, 0]),
+            Part::UndoneLink(label) => return field(hash, "undone-link", label.as_bytes()),
             Part::Abandoned => ("abandoned", [0, 0]),
             Part::BranchDir(branch) => (branch.tag(["undone-dir", "abandoned-dir"]), [branch.number(), 0]),
             Part::BranchStatus(branch) => {

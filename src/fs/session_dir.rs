@@ -12,7 +12,7 @@ use super::Fs;
 use super::content::{find, raw_files, raw_stat, salvaged, tail, turn, version_of};
 use super::kernel_view::{A_SECOND, Attrs};
 use super::node::{At, Branch, Control, Node, Part, SessionRef, turn_name, turn_number};
-use super::tree::{Entries, absent};
+use super::tree::{Entries, absent, link_target};
 use crate::catalog::View;
 use crate::cut::{self, Undone};
 use crate::session::{Refusal, Result, Session, State, Turn};
@@ -51,7 +51,13 @@ impl Fs {
                 _ => text.strip_suffix(".jsonl").and_then(turn_number).map(Part::Record),
             },
             Part::Raw => Some(Part::RawFile(name.to_owned())),
-            Part::Undone => numbered(|number| Part::BranchDir(Branch::Undone(number))),
+            Part::Undone => match text.split_once('-').and_then(|(number, _)| turn_number(number)) {
+                Some(number) => {
+                    let label = self.undone(session, number)?.label();
+                    (label == text).then(|| Part::UndoneLink(label.into()))
+                }
+                None => numbered(|number| Part::BranchDir(Branch::Undone(number))),
+            },
             Part::Abandoned => numbered(|number| Part::BranchDir(Branch::Abandoned(number))),
             Part::BranchDir(branch) => match text {
                 "turns" => Some(Part::BranchTurns(*branch)),
@@ -127,10 +133,14 @@ impl Fs {
             }
             Part::Undone => {
                 let undone = cut::undone(&self.state, &session.key)?;
-                Ok(undone
-                    .iter()
-                    .map(|undo| entry(&undo.number.to_string(), Part::BranchDir(Branch::Undone(undo.number))))
-                    .collect())
+                let both = |undo: &Undone| {
+                    let (label, dir) = (undo.label(), Part::BranchDir(Branch::Undone(undo.number)));
+                    [
+                        entry(&undo.number.to_string(), dir),
+                        entry(&label, Part::UndoneLink(label.as_str().into())),
+                    ]
+                };
+                Ok(undone.iter().flat_map(both).collect())
             }
             Part::Abandoned => {
                 let count = self.view(&session.key)?.history.branches.len() as u32;
@@ -237,6 +247,14 @@ impl Fs {
                 let latest = undone.iter().map(|undo| undo.at).max();
                 let latest = latest.ok_or_else(|| absent(OsStr::new("undone")))?;
                 Ok(Attrs::directory(undone.len(), latest))
+            }
+            Part::UndoneLink(label) => {
+                let link = Node::Session(session.clone(), part.clone());
+                let number = link_target(&link)?;
+                let target_len = number.as_os_str().len() as u64;
+                let number =
+                    number.to_str().and_then(turn_number).ok_or_else(|| absent(OsStr::new(&**label)))?;
+                Ok(Attrs::file(target_len, self.undone(session, number)?.at))
             }
             Part::Abandoned => {
                 let view = self.view(&session.key)?;

@@ -225,6 +225,10 @@ pub(super) fn link_target(node: &Node) -> Result<&Path> {
     match node {
         Node::HostLink(_, target) => Ok(target),
         Node::Latest(_, target) | Node::Alias(_, _, target) => Ok(Path::new(&**target)),
+        // The label begins with the number.
+        Node::Session(_, Part::UndoneLink(label)) => {
+            Ok(Path::new(label.split_once('-').map_or(&**label, |(number, _)| number)))
+        }
         _ => Err(Refusal::Internal { what: format!("{node:?} is not a symlink") }),
     }
 }
