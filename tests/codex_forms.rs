@@ -368,7 +368,7 @@ fn an_old_compaction_leaves_the_users_messages_and_its_summary() {
     let (store, session, history) = of(&lines);
     assert_eq!(prompts(&history), ["one", "two"]);
     assert_eq!(sent(&session, &history), ["one", "what happened", "two"]);
-    assert!(store.text(&session, &history, 0).contains("## Compaction\n\nwhat happened"));
+    assert!(store.text(&session, &history, 0).contains("## Compaction\n\n> what happened"));
     // A compaction before the first prompt, and one behind a turn that ended.
     let compacted = line("compacted", json!({"message": "x"}));
     let (_, _, history) = of(&[meta(), compacted.clone(), said("one")]);

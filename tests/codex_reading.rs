@@ -154,7 +154,7 @@ fn both_history_modes_give_the_same_text() {
                     let lines = text
                         .lines()
                         .skip(1)
-                        .filter(|line| !line.starts_with("Chunk ID") && !line.starts_with("Wall time"));
+                        .filter(|line| !line.starts_with("- Chunk ID") && !line.starts_with("exit code 0"));
                     lines
                         .map(|line| line.split(" (call_").next().unwrap().split(": call_").next().unwrap())
                         .collect::<Vec<_>>()

@@ -7,6 +7,62 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+/// The text of a JSON string, in which a lone surrogate becomes U+FFFD; `None` of everything else.
+pub(super) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let json = value.get();
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    // Nearly no text has a lone surrogate, so it is not searched for one before.
+    serde_json::from_str(json).or_else(|_| serde_json::from_str(&readable(json))).ok().map(Cow::Owned)
+}
+
+/// The fields of a JSON object, in their order, as they are spelled.
+///
+/// # Errors
+/// Why `json` is not an object.
+pub(super) fn borrowed_fields(json: &str) -> Result<Vec<(Cow<'_, str>, &RawValue)>, serde_json::Error> {
+    struct Key<'a>(Cow<'a, str>);
+    impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Key<'a>, D::Error> {
+            struct Name;
+            impl<'de> Visitor<'de> for Name {
+                type Value = Key<'de>;
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a name")
+                }
+                fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Key<'de>, E> {
+                    Ok(Key(Cow::Borrowed(name)))
+                }
+                fn visit_str<E>(self, name: &str) -> Result<Key<'de>, E> {
+                    Ok(Key(Cow::Owned(name.to_owned())))
+                }
+            }
+            from.deserialize_str(Name)
+        }
+    }
+    struct Fields;
+    impl<'de> Visitor<'de> for Fields {
+        type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut fields = Vec::new();
+            while let Some((Key(key), value)) = map.next_entry()? {
+                fields.push((key, value));
+            }
+            Ok(fields)
+        }
+    }
+    let mut parser = serde_json::Deserializer::from_str(json);
+    let fields = parser.deserialize_map(Fields)?;
+    parser.end().map(|()| fields)
+}
+
 /// A JSON object whose values stay as they are spelled and whose order stays; of equal keys the first counts.
 pub(super) struct Object(Vec<(String, String)>);
 
@@ -14,25 +70,8 @@ impl Object {
     /// # Errors
     /// Why `json` is not an object.
     pub fn parse(json: &str) -> Result<Object, serde_json::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut fields = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
-                    fields.push((key, value.get().to_owned()));
-                }
-                Ok(Object(fields))
-            }
-        }
-        let mut parser = serde_json::Deserializer::from_str(json);
-        let object = parser.deserialize_map(Fields)?;
-        parser.end().map(|()| object)
+        let fields = borrowed_fields(json)?.into_iter();
+        Ok(Object(fields.map(|(key, value)| (key.into_owned(), value.get().to_owned())).collect()))
     }
 
     /// Keys, and values as JSON.

@@ -4,8 +4,10 @@
 //! agent", says how to add one. Names that mean the same in every folder: `layout` (where things lie),
 //! `records` (a line), `items` (what a turn shows), `cuts` (forks and undos as steps), `writer` (who has a
 //! session open). What several of them need: `json`, `json_array` (edits an index that is one), `data_url`,
-//! `remembered` (what was read of files). `resume` is the command that continues a session.
+//! `remembered` (what was read of files), `arguments` (of tool calls; each folder's `tools` says what they mean;
+//! `kimi_tools`: of both clients). `resume` is the command that continues a session.
 
+mod arguments;
 pub mod claude_code;
 pub mod codex;
 mod data_url;
@@ -13,6 +15,7 @@ mod json;
 mod json_array;
 pub mod kimi_cli;
 pub mod kimi_code;
+mod kimi_tools;
 pub mod openmax;
 mod remembered;
 mod resume;

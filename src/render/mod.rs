@@ -2,15 +2,25 @@
 //!
 //! The text is a pure function of the turn's facts and its record bytes, so its size is known as soon as
 //! the turn is indexed: sizes are counted by the same code that writes the text.
+//!
+//! What users and the model said stands as it is (`prose`); all else stands between fences or is quoted (`blocks`), so
+//! that nothing in it can be taken for a part of the turn's own structure.
 
+mod action;
+mod blocks;
+mod diff;
+mod heading;
+mod prose;
 mod safe;
 mod shell;
 mod width;
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
-use crate::session::{Item, Turn, TurnDetail, TurnStatus, rfc3339};
+use crate::session::Item;
+use blocks::{fenced, quoted, title};
+pub use heading::{heading, heading_len};
+use prose::prose;
 pub use safe::{escaped_json, one_line, visible};
 pub use shell::{shell_path, shell_word};
 pub use width::cut_to_width;
@@ -43,34 +53,6 @@ pub fn len_of(write: impl FnOnce(&mut Length)) -> u64 {
     length.0
 }
 
-/// The length of [`heading`], bytes.
-pub fn heading_len(turn: &Turn) -> u64 {
-    len_of(|out| heading(turn, out))
-}
-
-/// The heading line of a turn: number, time, duration, outcome. Depends only on the turn's facts.
-pub fn heading(turn: &Turn, out: &mut impl Output) {
-    let mut line = format!("# Turn {}", turn.n);
-    // Writing into a String cannot fail.
-    if let Some(started) = turn.started {
-        let _ = write!(line, " · {}", rfc3339(started));
-    }
-    if let (Some(started), Some(ended)) = (turn.started, turn.ended) {
-        let _ = write!(line, " · {}", duration(ended.duration_since(started)));
-    }
-    let _ = write!(line, " · {}", turn.status);
-    match turn.detail {
-        // A turn without an end that somebody is at is simply running.
-        Some(TurnDetail::Open) if turn.status == TurnStatus::Running => {}
-        Some(detail) => {
-            let _ = write!(line, " ({detail})");
-        }
-        None => {}
-    }
-    line.push('\n');
-    out.put(&line);
-}
-
 /// Of a record of a kind that turnfs does not know: how much is shown, in characters.
 const UNKNOWN_CHARS: usize = 200;
 
@@ -78,24 +60,58 @@ const UNKNOWN_CHARS: usize = 200;
 /// newline. Nothing is cut off, except records of unknown kinds: `records/` has them whole.
 pub fn item(item: &Item<'_>, out: &mut impl Output) {
     match item {
-        Item::User { text } => section("User", None, text, out),
-        Item::Steer { text } => section("Steer", None, text, out),
-        Item::Assistant { text } => section("Assistant", None, text, out),
-        Item::Thinking { text } => section("Thinking", None, text, out),
-        Item::ToolCall { name, id, arguments } => {
-            fenced("Tool call", &named(name, id), &pretty(arguments), out);
+        Item::User { text } => said("User", text, out),
+        Item::Steer { text } => said("Steer", text, out),
+        Item::Assistant { text } => said("Assistant", text, out),
+        Item::Thinking { text } => aside("Thinking", None, text, out),
+        Item::ToolCall { name, id, asked } => action::call(name, id, asked, out),
+        Item::ToolResult { id, output, outcome } => action::result(id, output, outcome, out),
+        Item::Compaction { text } => {
+            out.put(RULE);
+            aside("Compaction", None, text, out);
         }
-        Item::ToolResult { id, output, is_error } => {
-            let title = if *is_error { "Tool error" } else { "Tool result" };
-            fenced(title, id, output, out);
+        Item::Interrupted { text } => {
+            out.put(RULE);
+            aside("Interrupted", None, text, out);
         }
-        Item::Compaction { text } => section("Compaction", None, text, out),
-        Item::Notice { kind, text } => section("Notice", Some(kind), text, out),
+        Item::Notice { kind, text } => aside("Notice", Some(kind), text, out),
         Item::Blob { media_type, bytes } => {
-            section("Attachment", None, &format!("[{media_type}, {bytes} bytes]"), out);
+            title("Attachment", None, out);
+            out.put(&format!("\n[{}, {bytes} bytes]\n", one_line(media_type)));
         }
         Item::Unknown { kind, json } => unknown(kind, json, out),
     }
+}
+
+/// What parts a turn in two: above the heading of such an item.
+const RULE: &str = "\n---\n";
+
+/// All titles of sections. (`prose` takes care that no line of a text looks like one.)
+const TITLES: [&str; 12] = [
+    "User",
+    "Steer",
+    "Assistant",
+    "Thinking",
+    "Tool call",
+    "Tool result",
+    "Tool error",
+    "Compaction",
+    "Interrupted",
+    "Notice",
+    "Attachment",
+    "Record",
+];
+
+/// What a user or the model said.
+fn said(section: &str, text: &str, out: &mut impl Output) {
+    title(section, None, out);
+    prose(text, out);
+}
+
+/// What is no part of what user and model said to each other.
+fn aside(section: &str, subject: Option<&str>, text: &str, out: &mut impl Output) {
+    title(section, subject, out);
+    quoted(text, out);
 }
 
 /// A record of an unknown kind: its kind, its size, its beginning.
@@ -106,115 +122,19 @@ fn unknown(kind: &str, json: &str, out: &mut impl Output) {
         true => (Cow::from(format!("{}…", &json[..end])), ", its beginning; `records/` has all"),
         false => (Cow::from(json), ""),
     };
-    fenced("Record", &format!("{kind} ({} bytes{more})", json.len()), &shown, out);
-}
-
-fn section(title: &str, subject: Option<&str>, body: &str, out: &mut impl Output) {
-    self::title(title, subject, out);
-    if body.is_empty() {
-        return;
-    }
-    out.put("\n");
-    out.put(&visible(body));
-    if !body.ends_with('\n') {
-        out.put("\n");
-    }
-}
-
-/// A section whose text stands between fences that are longer than any run of backticks inside.
-fn fenced(title: &str, subject: &str, text: &str, out: &mut impl Output) {
-    self::title(title, Some(subject), out);
-    let fence = "`".repeat(longest_run_of_backticks(text).max(2) + 1);
-    out.put("\n");
-    out.put(&fence);
-    out.put("\n");
-    out.put(&visible(text));
-    if !text.is_empty() && !text.ends_with('\n') {
-        out.put("\n");
-    }
-    out.put(&fence);
-    out.put("\n");
-}
-
-fn title(title: &str, subject: Option<&str>, out: &mut impl Output) {
-    out.put("\n## ");
-    out.put(title);
-    if let Some(subject) = subject.filter(|subject| !subject.is_empty()) {
-        out.put(": ");
-        out.put(&one_line(subject));
-    }
-    out.put("\n");
+    title("Record", Some(&format!("{kind} ({} bytes{more})", json.len())), out);
+    fenced("", &shown, out);
 }
 
 /// Whether a line of a turn's text is no more than the title of a part of it: it says nothing of the session.
 pub fn is_bare_title(line: &str) -> bool {
-    const TITLES: [&str; 10] = [
-        "User",
-        "Steer",
-        "Assistant",
-        "Thinking",
-        "Tool call",
-        "Tool result",
-        "Tool error",
-        "Compaction",
-        "Attachment",
-        "Record",
-    ];
-    line.strip_prefix("## ").is_some_and(|title| TITLES.contains(&title))
-}
-
-fn longest_run_of_backticks(text: &str) -> usize {
-    let (mut longest, mut run, mut next) = (0, 0, None);
-    for at in memchr::memchr_iter(b'`', text.as_bytes()) {
-        run = if next == Some(at) { run + 1 } else { 1 };
-        longest = longest.max(run);
-        next = Some(at + 1);
-    }
-    longest
-}
-
-fn named<'a>(name: &'a str, id: &str) -> Cow<'a, str> {
-    if id.is_empty() { name.into() } else { format!("{name} ({id})").into() }
-}
-
-/// JSON arguments, indented where they are an object; anything else as it is.
-fn pretty(arguments: &str) -> Cow<'_, str> {
-    // Re-indenting a large document costs more than it helps.
-    const LARGEST: usize = 64 * 1024;
-    if arguments.len() > LARGEST || !arguments.trim_start().starts_with('{') {
-        return arguments.into();
-    }
-    let Ok(value) = serde_json::from_str::<serde_json::Value>(arguments) else {
-        return arguments.into();
-    };
-    match value.as_object().map(serde_json::Map::len) {
-        // Numbers with more digits than a double holds would come out changed: leave such text alone.
-        Some(2..)
-            if serde_json::to_string(&value).is_ok_and(|same| squeezed(&same) == squeezed(arguments)) =>
-        {
-            serde_json::to_string_pretty(&value).map_or_else(|_| arguments.into(), Cow::from)
-        }
-        _ => arguments.into(),
-    }
-}
-
-/// The text without blanks: equal before and after re-indenting if nothing else changed.
-fn squeezed(json: &str) -> String {
-    json.chars().filter(|c| !c.is_ascii_whitespace()).collect()
-}
-
-fn duration(span: jiff::SignedDuration) -> String {
-    let millis = span.as_millis().max(0);
-    match millis {
-        0..60_000 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
-        60_000..3_600_000 => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1000),
-        _ => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
-    }
+    line == RULE.trim() || line.strip_prefix("## ").is_some_and(|title| TITLES.contains(&title))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::{Asked, Outcome};
 
     fn text(what: Item<'_>) -> String {
         let mut out = String::new();
@@ -236,12 +156,12 @@ mod tests {
             text(Item::ToolCall {
                 name: "Shell".into(),
                 id: "c1".into(),
-                arguments: "{\"command\":\"ls\"}".into()
+                asked: Asked::other("{\"command\":\"ls\"}")
             }),
-            "\n## Tool call: Shell (c1)\n\n```\n{\"command\":\"ls\"}\n```\n"
+            "\n## Tool call: Shell (c1)\n\n```json\n{\"command\":\"ls\"}\n```\n"
         );
         assert_eq!(
-            text(Item::ToolResult { id: "c1".into(), output: "".into(), is_error: true }),
+            text(Item::ToolResult { id: "c1".into(), output: "".into(), outcome: Outcome::of(true) }),
             "\n## Tool error: c1\n\n```\n```\n"
         );
     }
@@ -269,7 +189,7 @@ mod tests {
     #[test]
     fn a_fence_is_longer_than_any_in_the_text() {
         assert!(
-            text(Item::ToolResult { id: "".into(), output: "a ```` b".into(), is_error: false })
+            text(Item::ToolResult { id: "".into(), output: "a ```` b".into(), outcome: Outcome::default() })
                 .contains("`````\n")
         );
     }
@@ -286,17 +206,8 @@ mod tests {
     fn numbers_in_arguments_are_never_rewritten() {
         let arguments = r#"{"a":12345678901234567890123,"b":1.0}"#;
         assert!(
-            text(Item::ToolCall { name: "T".into(), id: "".into(), arguments: arguments.into() })
+            text(Item::ToolCall { name: "T".into(), id: "".into(), asked: Asked::other(arguments) })
                 .contains("12345678901234567890123")
         );
-    }
-
-    #[test]
-    fn durations_read_well() {
-        for (millis, expected) in
-            [(0, "0.0 s"), (1234, "1.2 s"), (61_000, "1 min 1 s"), (3_700_000, "1 h 1 min"), (-5, "0.0 s")]
-        {
-            assert_eq!(duration(jiff::SignedDuration::from_millis(millis)), expected);
-        }
     }
 }

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 
+use super::action::{Asked, Outcome};
+
 /// One thing that happened in a turn, borrowed from the record it stands in.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item<'a> {
@@ -24,12 +26,16 @@ pub enum Item<'a> {
     ToolCall {
         name: Cow<'a, str>,
         id: Cow<'a, str>,
-        arguments: Cow<'a, str>,
+        asked: Asked<'a>,
     },
     ToolResult {
         id: Cow<'a, str>,
         output: Cow<'a, str>,
-        is_error: bool,
+        outcome: Outcome<'a>,
+    },
+    /// Somebody stopped the model here; with what is said about it.
+    Interrupted {
+        text: Cow<'a, str>,
     },
     /// The history was compacted here; the summary where it is known.
     Compaction {

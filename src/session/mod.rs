@@ -3,6 +3,7 @@
 //! Pure data and its invariants. Nothing here opens a file, and nothing here knows a particular
 //! agent's format. Every other folder may use it.
 
+mod action;
 mod agent;
 mod damage;
 mod history;
@@ -16,6 +17,7 @@ mod tokens;
 mod turn;
 mod words;
 
+pub use action::{Action, Asked, Lines, Named, Outcome, Replacement, Todo, TodoState};
 pub use agent::AgentKind;
 pub(crate) use agent::for_each_agent;
 pub use damage::{Damage, DamageClass, open_calls};

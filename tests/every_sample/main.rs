@@ -231,7 +231,9 @@ fn same_context(dir: &Path, messages: &Value) -> Check {
         fs::read_to_string(dir.join("context.md")).map_err(|error| format!("context.md: {error}"))?;
     // Several parts of a message are lines here and one text in expected.json.
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let whole = words(&context);
+    // What is no part of what user and model said is quoted.
+    let unquoted = |line: &str| line.strip_prefix('>').unwrap_or(line).to_owned();
+    let whole = words(&context.lines().map(unquoted).collect::<Vec<_>>().join("\n"));
     let mut rest = &*whole;
     for message in messages.as_array().unwrap() {
         let text = message[1].as_str().unwrap().replace('\u{1b}', "␛");

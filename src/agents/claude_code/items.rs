@@ -3,8 +3,9 @@
 use serde_json::value::RawValue;
 
 use super::records::{Attachment, Block, Kind, Raw, Record, Source, each_block, object, text};
+use super::tools;
 use crate::agents::data_url;
-use crate::session::{Item, ItemSink, Refusal, Result};
+use crate::session::{Item, ItemSink, Outcome, Refusal, Result};
 use crate::transcript::scan_bytes;
 
 /// What a user record is: the same record begins a turn, or stands in one.
@@ -40,7 +41,9 @@ fn of_user(record: &Record<'_>, what: As, sink: &mut dyn FnMut(Item<'_>)) {
         let Some(text) = text(block.text) else { return of_block(block, sink) };
         let kind = match &*text {
             _ if record.is_summary() => return sink(Item::Compaction { text }),
-            said if said.starts_with("[Request interrupted by user") => "interrupted",
+            said if said.starts_with("[Request interrupted by user") => {
+                return sink(Item::Interrupted { text });
+            }
             said if said.starts_with("<task-notification>") => "task",
             said if said.starts_with("<local-command-") || said.starts_with("<command-") => "command",
             said if said.starts_with("<bash-") => "bash",
@@ -66,11 +69,11 @@ fn of_block(block: Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
         }
         // What was thought is not readable.
         "redacted_thinking" => {}
-        "tool_use" | "server_tool_use" => sink(Item::ToolCall {
-            name: text(block.name).unwrap_or_default(),
-            id: text(block.id).unwrap_or_default(),
-            arguments: block.input.map_or("", RawValue::get).into(),
-        }),
+        "tool_use" | "server_tool_use" => {
+            let name = text(block.name).unwrap_or_default();
+            let asked = tools::asked(&name, block.input.map_or("", RawValue::get));
+            sink(Item::ToolCall { id: text(block.id).unwrap_or_default(), asked, name });
+        }
         "tool_result" => of_result(&block, sink),
         "image" | "document" => of_source(&block, sink),
         _ => sink(Item::Unknown { kind, json: "".into() }),
@@ -92,7 +95,9 @@ fn of_result(block: &Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
     });
     let is_error = block.is_error.is_some_and(|value| value.get() == "true");
     let id = text(block.tool_use_id).unwrap_or_default();
-    sink(Item::ToolResult { id, output: output.into(), is_error });
+    let (exit_code, output) = tools::exit_code(is_error, &output);
+    let outcome = Outcome { exit_code, ..Outcome::of(is_error) };
+    sink(Item::ToolResult { id, output: output.into(), outcome });
     blobs.iter().filter(|part| part.source.is_some()).for_each(|part| of_source(part, sink));
 }
 

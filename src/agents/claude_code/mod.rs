@@ -13,6 +13,7 @@ mod items;
 mod layout;
 mod records;
 mod subagents;
+mod tools;
 mod tree;
 mod writer;
 

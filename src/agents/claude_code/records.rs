@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::agents::json::{each_of, readable};
+use crate::agents::json::{self, each_of};
 use crate::session::{DamageClass, FileHash, Tokens, sum_of};
 use crate::transcript::Format;
 
@@ -42,12 +42,7 @@ pub(super) type Raw<'a> = Option<&'a RawValue>;
 
 /// The text of a JSON string; `None` of everything else.
 pub(super) fn text<'a>(value: Raw<'a>) -> Option<Cow<'a, str>> {
-    let json = value?.get();
-    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
-        return Some(Cow::Borrowed(inner));
-    }
-    serde_json::from_str(&readable(json)).ok().map(Cow::Owned)
+    json::text(value?)
 }
 
 fn number(value: Raw<'_>) -> Option<u64> {

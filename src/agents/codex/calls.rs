@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt::Write as _;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
@@ -12,13 +11,16 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::outputs;
 use super::records::{Response, string_or_json};
 use super::shown::{Once, Out, after, base64, first, lines, notice, text, tool_call, tool_result, type_of};
-use crate::session::{Item, ItemSink};
+use super::tools::{command_line, plan_key};
+use crate::session::{Action, Asked, Item, ItemSink, Lines, Outcome};
 
 /// Which calls of a turn were shown, and what only events told of others so far.
 #[derive(Clone, Default)]
 pub struct Calls {
     told: HashSet<u128>,
     waiting: Vec<Waiting>,
+    /// Results are shown as the model is sent them.
+    verbatim: bool,
 }
 
 /// A call that an event told of and no response item.
@@ -48,6 +50,11 @@ fn key(identity: &str) -> u128 {
 }
 
 impl Calls {
+    /// Shows results as the model is sent them.
+    pub fn verbatim() -> Calls {
+        Calls { verbatim: true, ..Calls::default() }
+    }
+
     /// A response item says it.
     pub fn told(&mut self, identity: &str) {
         let key = key(identity);
@@ -84,7 +91,7 @@ impl Calls {
     /// The model's message: the plans that it proposes are told.
     pub fn message(&mut self, text: &str) {
         for plan in marked(text, PLAN) {
-            self.told(&plan_of(plan.trim()));
+            self.told(&plan_said(plan).1);
         }
     }
 
@@ -110,28 +117,29 @@ impl Calls {
         &mut self,
         response: &Response<'_>,
         name: &str,
-        asked: for<'r> fn(&'r Response<'_>) -> Cow<'r, str>,
+        translate: for<'r> fn(&str, &'r str) -> Asked<'r>,
         out: &mut Out<'_, '_>,
     ) {
-        let arguments = asked(response);
+        let arguments = arguments(response);
+        let asked = translate(response.name.as_deref().unwrap_or(name), &arguments);
         if response.kind == "web_search_call" {
-            self.told(&searched_for(&arguments));
+            self.told(&searched_for(&searched(response).unwrap_or_else(|| arguments.to_string())));
         }
-        if is_plan(response) {
-            self.told(&plan_of(&arguments));
+        if let Action::Plan { .. } = asked.action {
+            self.told(&plan_key(&asked.action));
         }
         let id = self.id(response);
         let name = match (response.namespace.as_deref(), response.name.as_deref().unwrap_or(name)) {
             (Some(namespace), name) if !namespace.is_empty() => Cow::Owned(format!("{namespace}.{name}")),
             (_, name) => Cow::Borrowed(name),
         };
-        out.put(Item::ToolCall { name, id, arguments });
+        out.put(Item::ToolCall { name, id, asked });
     }
 
     /// The result of a call.
     pub fn result(&mut self, response: &Response<'_>, out: &mut Out<'_, '_>) {
         let id = self.id(response);
-        outputs::result(id, response, out);
+        outputs::result(id, response, self.verbatim, out);
     }
 
     /// What a call and its result have in common.
@@ -166,41 +174,22 @@ pub fn repeated(text: &str) -> Cow<'_, str> {
     shown
 }
 
-fn is_plan(response: &Response<'_>) -> bool {
-    response.name.as_deref() == Some("update_plan")
+/// A plan in words, and what is the same wherever it is told.
+pub fn plan_said(text: &str) -> (Action<'static>, String) {
+    let plan = Action::Plan { text: text.trim().to_owned().into(), steps: Vec::new() };
+    let key = plan_key(&plan);
+    (plan, key)
 }
 
-/// What a call was asked to do.
-pub fn arguments<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
-    let Some(raw) = response.arguments.or(response.input).or(response.action) else {
-        return Cow::Borrowed("");
-    };
-    let arguments = string_or_json(raw);
-    if is_plan(response)
-        && let Some(list) = serde_json::from_str(&arguments).ok().as_ref().and_then(checklist)
-    {
-        return list.into();
-    }
-    arguments
-}
-
-fn action(response: &Response<'_>) -> Value {
-    response.action.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
-}
-
-/// The command of a `local_shell_call`.
-pub fn local_shell<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
-    let action = action(response);
-    match (command_line(&action["command"]), text(&action, "working_directory")) {
-        (None, _) => arguments(response),
-        (Some(command), "") => command.into(),
-        (Some(command), directory) => format!("{command}\n(in {directory})").into(),
-    }
+/// What a call was asked to do, as it stands in the record.
+fn arguments<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
+    let raw = response.arguments.or(response.input).or(response.action);
+    raw.map_or(Cow::Borrowed(""), string_or_json)
 }
 
 /// What a `web_search_call` searched for.
-pub fn searched<'r>(response: &'r Response<'_>) -> Cow<'r, str> {
-    web_action(&action(response)).map_or_else(|| arguments(response), Cow::Owned)
+fn searched(response: &Response<'_>) -> Option<String> {
+    web_action(&serde_json::from_str(response.action?.get()).ok()?)
 }
 
 /// `search`, `open_page` or `find_in_page`, in words.
@@ -222,50 +211,9 @@ fn searched_for(query: &str) -> String {
     format!("web search {query}")
 }
 
-/// The arguments of `update_plan` as a list to tick off; `None` if they are something else.
-pub fn checklist(value: &Value) -> Option<String> {
-    let mut list = text(value, "explanation").to_owned();
-    if !list.is_empty() {
-        list.push_str("\n\n");
-    }
-    for item in value["plan"].as_array()? {
-        let mark = match text(item, "status") {
-            "completed" => "[x]",
-            "in_progress" => "[>]",
-            "pending" => "[ ]",
-            _ => return None,
-        };
-        let _ = writeln!(list, "{mark} {}", item["step"].as_str()?);
-    }
-    Some(list)
-}
-
-pub fn plan_of(checklist: &str) -> String {
-    format!("plan {checklist}")
-}
-
 /// The command that a user ran without the model, as the message about it names it.
 pub fn users_command(command: &str) -> String {
     format!("command of the user {}", command.trim())
-}
-
-/// A command's words as one line; of a shell that runs a script, the script.
-fn command_line(words: &Value) -> Option<String> {
-    if let Some(line) = words.as_str() {
-        return Some(line.to_owned());
-    }
-    let words: Vec<&str> = words.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
-    if let [_, "-c" | "-lc", script] = words[..] {
-        return Some(script.to_owned());
-    }
-    let quoted = words.iter().map(|word| {
-        let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
-        match !word.is_empty() && word.chars().all(plain) {
-            true => Cow::Borrowed(*word),
-            false => format!("'{}'", word.replace('\'', r"'\''")).into(),
-        }
-    });
-    Some(quoted.collect::<Vec<_>>().join(" "))
 }
 
 /// Whether this is told when a call has ended.
@@ -289,28 +237,53 @@ pub fn exec_command(value: &Value) -> Once {
         let items = vec![Item::Notice { kind: "command".into(), text: shown.into() }];
         return Once { items, same: vec![users_command(&command)] };
     }
-    let mut items = vec![tool_call("command", value, command)];
+    let directory = match text(value, "cwd") {
+        "" => None,
+        cwd => Some(cwd.to_owned().into()),
+    };
+    let asked = Asked::only(Action::Command { command: command.into(), directory });
+    let mut items = vec![tool_call("command", value, asked)];
     if is_over(value, &["exit_code", "aggregated_output", "stdout"]) {
-        let failed = value["exit_code"].as_i64().is_some_and(|code| code != 0);
-        items.push(tool_result(value, output, failed));
+        let exit_code = value["exit_code"].as_i64();
+        let outcome = Outcome {
+            exit_code,
+            duration: duration(&value["duration"]),
+            ..Outcome::of(exit_code.is_some_and(|code| code != 0))
+        };
+        items.push(tool_result(value, output, outcome));
     }
     items.into()
+}
+
+/// How long something took, in the form of the client's events.
+fn duration(value: &Value) -> Option<SignedDuration> {
+    let nanos = i32::try_from(value["nanos"].as_i64()?).ok()?;
+    Some(SignedDuration::new(value["secs"].as_i64()?, nanos))
 }
 
 /// A patch with what it changes.
 pub fn patch(value: &Value) -> Once {
     let changes = value["changes"].as_object().into_iter().flatten().map(|(path, change)| {
-        let (kind, moved) = (text(change, "type"), text(change, "move_path"));
-        let kind = if kind.is_empty() { "change" } else { kind };
-        let moved = after(" -> ", moved);
+        let moved = match text(change, "move_path") {
+            "" => path.as_str(),
+            moved => moved,
+        };
+        let (old, new, mark) = match text(change, "type") {
+            "add" => ("/dev/null", moved, "+"),
+            "delete" => (path.as_str(), "/dev/null", "-"),
+            _ => (path.as_str(), moved, ""),
+        };
         let body = [text(change, "unified_diff"), text(change, "content")].concat();
-        format!("{kind} {path}{moved}\n{body}")
+        let hunk = if mark.is_empty() { "" } else { "@@ @@\n" };
+        let lines: String = body.split_inclusive('\n').map(|line| format!("{mark}{line}")).collect();
+        format!("--- {old}\n+++ {new}\n{hunk}{lines}")
     });
     let changes: Vec<String> = changes.collect();
-    let mut items = vec![tool_call("apply_patch", value, changes.join("\n"))];
+    let diff = changes.iter().map(|change| change.trim_end_matches('\n')).collect::<Vec<_>>().join("\n");
+    let mut items = vec![tool_call("apply_patch", value, Asked::only(Action::Patch { diff: diff.into() }))];
     if is_over(value, &["success", "stdout", "status"]) {
         let failed = value["success"] == false || matches!(text(value, "status"), "failed" | "declined");
-        items.push(tool_result(value, streams(value), failed));
+        items.push(tool_result(value, streams(value), Outcome::of(failed)));
     }
     items.into()
 }
@@ -320,7 +293,7 @@ pub fn mcp_tool_call(value: &Value) -> Once {
     // The event has these below `invocation`, the item has them itself.
     let asked = value.get("invocation").unwrap_or(value);
     let name = format!("{}.{}", text(asked, "server"), text(asked, "tool"));
-    let mut items = vec![tool_call(name, value, json(&asked["arguments"]))];
+    let mut items = vec![tool_call(name, value, Asked::other(json(&asked["arguments"])))];
     let result = &value["result"];
     let ok = result.get("Ok").unwrap_or(result);
     let error = match (text(result, "Err"), text(&value["error"], "message")) {
@@ -328,7 +301,7 @@ pub fn mcp_tool_call(value: &Value) -> Once {
         (error, _) => error,
     };
     if !error.is_empty() {
-        items.push(tool_result(value, error.to_owned(), true));
+        items.push(tool_result(value, error.to_owned(), Outcome::of(true)));
     } else if !ok.is_null() {
         let failed = ok["is_error"] == true || ok["isError"] == true;
         items.extend(outputs::content(value, &ok["content"], failed));
@@ -338,13 +311,14 @@ pub fn mcp_tool_call(value: &Value) -> Once {
 
 /// A tool that the program around the client offers.
 pub fn dynamic_tool_call(value: &Value) -> Once {
-    let mut items = vec![tool_call(text(value, "tool").to_owned(), value, json(&value["arguments"]))];
+    let mut items =
+        vec![tool_call(text(value, "tool").to_owned(), value, Asked::other(json(&value["arguments"])))];
     if is_over(value, &["success", "content_items", "contentItems", "error"]) {
         let failed = value["success"] == false;
         let content = value.get("content_items").or(value.get("contentItems")).unwrap_or(&Value::Null);
         match text(value, "error") {
             "" => items.extend(outputs::content(value, content, failed)),
-            error => items.push(tool_result(value, error.to_owned(), true)),
+            error => items.push(tool_result(value, error.to_owned(), Outcome::of(true))),
         }
     }
     items.into()
@@ -354,11 +328,22 @@ pub fn web_search(value: &Value) -> Once {
     let said = web_action(&value["action"]).unwrap_or_else(|| text(value, "query").to_owned());
     let same = [&said, text(value, "query")].into_iter().filter(|said| !said.is_empty());
     let same = same.map(searched_for).collect();
-    Once { items: vec![tool_call("web_search", value, said)], same }
+    let action = &value["action"];
+    let own = |key| text(action, key).to_owned();
+    let action = match (own("pattern"), own("url")) {
+        (query, url) if !query.is_empty() && !url.is_empty() => {
+            Action::Search { query: query.into(), place: Some(url.into()) }
+        }
+        (_, url) if !url.is_empty() => Action::Fetch { url: url.into() },
+        _ => Action::Search { query: said.into(), place: None },
+    };
+    Once { items: vec![tool_call("web_search", value, Asked::only(action))], same }
 }
 
 pub fn view_image(value: &Value) -> Once {
-    vec![tool_call("view_image", value, text(value, "path").to_owned())].into()
+    let path = text(value, "path").to_owned().into();
+    let asked = Asked::only(Action::Read { path, lines: Lines::default() });
+    vec![tool_call("view_image", value, asked)].into()
 }
 
 /// An image that the model made: what it was made of, its type and size.

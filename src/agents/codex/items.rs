@@ -33,7 +33,7 @@ pub fn model_item(time: Option<Timestamp>, payload: &str, users: bool, sink: &mu
         "message" if voice::author(&response) != Author::Assistant => {
             out.put_all(voice::model_notice(&response));
         }
-        _ => Reader::default().response(&response, &json, out),
+        _ => Reader::verbatim().response(&response, &json, out),
     }
 }
 

@@ -8,22 +8,19 @@
 //! `ghost_snapshot`, the deltas) stay here, for files stay too. A name that is not here is a kind that turnfs
 //! does not know: it is shown as that, with its size and its beginning.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use super::calls::{
-    arguments, dynamic_tool_call, exec_command, image_generation, local_shell, mcp_tool_call, patch,
-    searched, view_image, web_search,
+    dynamic_tool_call, exec_command, image_generation, mcp_tool_call, patch, view_image, web_search,
 };
 use super::notices::{
     agent_message, collaboration, compacted, compaction, deprecation, fields, ghost_snapshot, goal, guardian,
     hook, message, named, plan, plan_update, questions, review_begins, review_ends, sleep, sub_agent,
     turn_aborted, turn_complete,
 };
-use super::records::Response;
 use super::shown::Once;
-use crate::session::Item;
+use super::tools;
+use crate::session::{Asked, Item};
 
 /// How a kind of record is shown.
 #[derive(Clone, Copy)]
@@ -32,8 +29,9 @@ pub enum Form {
     LeftOut,
     /// The reader (`reader.rs`) itself looks into it: words, or records that hold others.
     Read,
-    /// A call of the model's: the name that is shown, where the record has none, and what was asked.
-    Call(&'static str, for<'r> fn(&'r Response<'_>) -> Cow<'r, str>),
+    /// A call of the model's: the name that is shown, where the record has none, and what the arguments of a tool of
+    /// this name ask for.
+    Call(&'static str, for<'r> fn(&str, &'r str) -> Asked<'r>),
     /// The result of a call.
     Result,
     /// What the client tells of a call: shown if the call is not among the response items.
@@ -148,16 +146,16 @@ pub const ITEMS: Kinds = &[
 
 /// `payload.type` of a `response_item`; the frequent ones first.
 pub const RESPONSES: Kinds = &[
-    (Call("", arguments), "function_call custom_tool_call"),
+    (Call("", tools::function), "function_call custom_tool_call"),
     (
         Result,
         "function_call_output custom_tool_call_output local_shell_call_output tool_search_output \
          mcp_tool_call_output",
     ),
     (Read, "reasoning message"),
-    (Call("shell", local_shell), "local_shell_call"),
-    (Call("web_search", searched), "web_search_call"),
-    (Call("tool_search", arguments), "tool_search_call"),
+    (Call("shell", tools::local_shell), "local_shell_call"),
+    (Call("web_search", tools::web_search), "web_search_call"),
+    (Call("tool_search", tools::tool_search), "tool_search_call"),
     (Shown(image), "image_generation_call"),
     (Shown(ghost_snapshot), "ghost_snapshot"),
     (Shown(agent_message), "agent_message"),

@@ -31,6 +31,7 @@ mod shown;
 mod tails;
 mod titles;
 mod todays_form;
+mod tools;
 mod voice;
 mod walk;
 mod writer;

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::calls::{checklist, plan_of};
+use super::calls::plan_said;
 use super::shown::{Once, after, lines, notice, text, tool_call, tool_result};
-use crate::session::Item;
+use super::tools::{plan_key, plan_told};
+use crate::session::{Action, Asked, Item, Outcome};
 
 /// A record's kind as words.
 fn words(value: &Value) -> String {
@@ -31,7 +32,7 @@ pub fn turn_complete(value: &Value) -> Vec<Item<'static>> {
 }
 
 pub fn turn_aborted(value: &Value) -> Vec<Item<'static>> {
-    notice("aborted", text(value, "reason"))
+    vec![Item::Interrupted { text: text(value, "reason").to_owned().into() }]
 }
 
 pub fn named(value: &Value) -> Vec<Item<'static>> {
@@ -180,14 +181,14 @@ pub fn sleep(value: &Value) -> Vec<Item<'static>> {
 /// A plan that the model proposes. Its message holds it, too, between marks.
 pub fn plan(value: &Value) -> Once {
     let text = text(value, "text");
-    Once { items: notice("plan", text), same: vec![plan_of(text.trim())] }
+    Once { items: notice("plan", text), same: vec![plan_said(text).1] }
 }
 
 /// The list of steps, as a call of `update_plan` has it.
 pub fn plan_update(value: &Value) -> Once {
-    let list = checklist(value).unwrap_or_else(|| flat(value));
-    let same = vec![plan_of(&list)];
-    Once { items: notice("plan", list), same }
+    let Some(plan) = plan_told(value) else { return notice("plan", flat(value)).into() };
+    let same = vec![plan_key(&plan)];
+    Once { items: vec![tool_call("update_plan", value, Asked::only(plan))], same }
 }
 
 /// What the model asks its user.
@@ -200,7 +201,7 @@ pub fn questions(value: &Value) -> Once {
             let _ = writeln!(said, "- {}{about}", text(option, "label"));
         }
     }
-    vec![tool_call("request_user_input", value, said)].into()
+    vec![tool_call("request_user_input", value, Asked::other(said))].into()
 }
 
 /// Work with other agents: what was asked, and what came of it.
@@ -218,10 +219,13 @@ pub fn collaboration(value: &Value) -> Once {
             key => came[key] = field.clone(),
         }
     }
-    let (asked, came) = (lines(&[text(value, "prompt"), &flat(&asked)]), flat(&came));
+    let (more, came) = (flat_fields(&asked), flat(&came));
+    let more = more.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let prompt = text(value, "prompt").to_owned().into();
+    let asked = Asked { action: Action::Agent { description: None, prompt }, more };
     let mut items = vec![tool_call(name.replace('_', " "), value, asked)];
     if !came.is_empty() {
-        items.push(tool_result(value, came, false));
+        items.push(tool_result(value, came, Outcome::default()));
     }
     items.into()
 }
@@ -238,6 +242,11 @@ pub fn fields(value: &Value) -> Vec<Item<'static>> {
 
 /// Fields as `key: value` lines, without ids and clocks.
 fn flat(value: &Value) -> String {
+    flat_fields(value).into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
+}
+
+/// Fields with their paths, without ids and clocks.
+fn flat_fields(value: &Value) -> Vec<(String, String)> {
     const LEFT_OUT: [&str; 9] = [
         "type",
         "turn_id",
@@ -249,7 +258,7 @@ fn flat(value: &Value) -> String {
         "occurred_at_ms",
         "sender_thread_id",
     ];
-    fn put(path: &str, value: &Value, out: &mut String) {
+    fn put(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
         match value {
             Value::Null => {}
             Value::Object(fields) => {
@@ -258,17 +267,13 @@ fn flat(value: &Value) -> String {
                     put(&below, value, out);
                 }
             }
-            Value::Array(items) => {
-                for item in items {
-                    put(path, item, out);
-                }
-            }
+            Value::Array(items) => items.iter().for_each(|item| put(path, item, out)),
             Value::String(text) if text.is_empty() => {}
-            Value::String(text) => drop(writeln!(out, "{path}: {text}")),
-            other => drop(writeln!(out, "{path}: {other}")),
+            Value::String(text) => out.push((path.to_owned(), text.clone())),
+            other => out.push((path.to_owned(), other.to_string())),
         }
     }
-    let mut out = String::new();
+    let mut out = Vec::new();
     put("", value, &mut out);
     out
 }

@@ -57,6 +57,11 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// One that shows the results of calls exactly as the model is sent them.
+    pub fn verbatim() -> Reader {
+        Reader { calls: Calls::verbatim(), ..Reader::default() }
+    }
+
     /// The items of the next line. What only an event says waits for [`Reader::finish`]: a later line may say it, too.
     pub fn line(&mut self, Content { record, json, body }: Content<'_>, sink: &mut ItemSink<'_>) {
         let out = &mut Out { time: record.time(), sink };

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::records::Part;
 use crate::agents::data_url;
-use crate::session::{Item, ItemSink};
+use crate::session::{Asked, Item, ItemSink, Outcome};
 
 /// Where the items of one record go.
 pub struct Out<'o, 's> {
@@ -71,12 +71,12 @@ fn id_of(value: &Value) -> String {
     first(value, &["call_id", "callId", "event_id", "id"]).to_owned()
 }
 
-pub fn tool_call(name: impl Into<Cow<'static, str>>, value: &Value, arguments: String) -> Item<'static> {
-    Item::ToolCall { name: name.into(), id: id_of(value).into(), arguments: arguments.into() }
+pub fn tool_call(name: impl Into<Cow<'static, str>>, value: &Value, asked: Asked<'static>) -> Item<'static> {
+    Item::ToolCall { name: name.into(), id: id_of(value).into(), asked }
 }
 
-pub fn tool_result(value: &Value, output: String, is_error: bool) -> Item<'static> {
-    Item::ToolResult { id: id_of(value).into(), output: output.into(), is_error }
+pub fn tool_result(value: &Value, output: String, outcome: Outcome<'static>) -> Item<'static> {
+    Item::ToolResult { id: id_of(value).into(), output: output.into(), outcome }
 }
 
 /// An image by its URL, which may hold it.

@@ -12,8 +12,9 @@ use serde_json::value::RawValue;
 
 use super::json::{Content, JsonStr, Part, objects};
 use super::parse::{Context, Message, ToolResult, Wire};
+use super::tools;
 use crate::agents::json::{Object, readable};
-use crate::session::{Item, ItemSink};
+use crate::session::{Item, ItemSink, Outcome};
 
 /// The items of a wire line; `line` is its text.
 pub(super) fn of_wire(wire: &Wire<'_>, line: &[u8], sink: &mut ItemSink<'_>) {
@@ -23,7 +24,7 @@ pub(super) fn of_wire(wire: &Wire<'_>, line: &[u8], sink: &mut ItemSink<'_>) {
         Message::TurnBegin(input) => prompt(*input, |text| Item::User { text }, sink),
         Message::SteerInput(input) => prompt(*input, |text| Item::Steer { text }, sink),
         Message::TurnEnd | Message::StepBegin(_) => {}
-        Message::StepInterrupted => notice("step", "interrupted".into(), sink),
+        Message::StepInterrupted => sink(Item::Interrupted { text: "".into() }),
         Message::CompactionBegin => notice("compaction", "begins".into(), sink),
         Message::CompactionEnd => sink(Item::Compaction { text: "".into() }),
         Message::Part(Part::Unknown { kind, json: "" }) => {
@@ -52,9 +53,9 @@ pub(super) fn of_context(record: &Context<'_>, line: &[u8], sink: &mut ItemSink<
         }
         "tool" => {
             let output = output(record.content);
-            let is_error = output.starts_with("<system>ERROR");
+            let outcome = Outcome::of(output.starts_with("<system>ERROR"));
             let id = record.tool_call_id.map(JsonStr::text).unwrap_or_default();
-            sink(Item::ToolResult { id, output, is_error });
+            sink(Item::ToolResult { id, output, outcome });
             other_parts(record.content, sink);
         }
         role => sink(Item::Unknown { kind: role.to_owned().into(), json: String::from_utf8_lossy(line) }),
@@ -106,7 +107,8 @@ fn reply_part(part: &Part<'_>, sink: &mut Sink<'_>) {
 
 fn call(id: JsonStr<'_>, name: JsonStr<'_>, arguments: Option<JsonStr<'_>>, sink: &mut Sink<'_>) {
     let arguments = arguments.map(JsonStr::text).unwrap_or_default();
-    sink(Item::ToolCall { name: name.text(), id: id.text(), arguments });
+    let name = name.text();
+    sink(Item::ToolCall { asked: tools::asked(&name, &arguments), id: id.text(), name });
 }
 
 /// A tool's output, and its message for the model where it is something else.
@@ -115,11 +117,15 @@ fn wire_result(id: JsonStr<'_>, result: &ToolResult<'_>, sink: &mut Sink<'_>) {
     let content = Content::of(result.output);
     let text = content.map_or_else(|| result.output.get().into(), output);
     let message = result.message.map(JsonStr::text).unwrap_or_default();
-    let is_error = result.is_error;
-    if text.is_empty() {
-        sink(Item::ToolResult { id, output: message, is_error });
+    let exit_code = tools::exit_code(&message);
+    let outcome = Outcome { exit_code, ..Outcome::of(result.is_error) };
+    if exit_code.is_some() {
+        // The message says nothing else.
+        sink(Item::ToolResult { id, output: text, outcome });
+    } else if text.is_empty() {
+        sink(Item::ToolResult { id, output: message, outcome });
     } else {
-        sink(Item::ToolResult { id, output: text, is_error });
+        sink(Item::ToolResult { id, output: text, outcome });
         if !message.is_empty() {
             notice("tool", message, sink);
         }
@@ -364,7 +370,7 @@ mod tests {
                 r#"{"type": "ToolResult", "payload": {"tool_call_id":"c1","return_value":{"is_error":false,"output":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"message":""}}}"#,
                 "a\nb",
             ),
-            (r#"{"type": "StepInterrupted", "payload": {}}"#, "interrupted"),
+            (r#"{"type": "StepInterrupted", "payload": {}}"#, "## Interrupted"),
             (
                 r#"{"type": "StepRetry", "payload": {"n":1,"next_attempt":2,"max_attempts":3,"wait_s":0.5,"error_type":"APIError","status_code":500}}"#,
                 "attempt 2 of 3 after APIError 500, in 0.5 s",
@@ -394,7 +400,8 @@ mod tests {
             (r#"{"type": "NewThing", "payload": {"x": 1}}"#, "{\"x\": 1}"),
         ];
         for (message, expected) in cases {
-            let text = shown(message);
+            // Notices are quoted.
+            let text = shown(message).replace("\n> ", "\n");
             assert!(text.contains(expected), "{message} is shown as {text}");
         }
         for silent in ["StatusUpdate", "TurnEnd", "MCPLoadingBegin"] {

@@ -16,6 +16,7 @@ mod load;
 mod parse;
 mod records;
 mod subagents;
+mod tools;
 mod turns;
 mod view;
 mod work_dirs;

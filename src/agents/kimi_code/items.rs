@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use super::chain::Chain;
 use super::messages::{Message, Part, Whose};
 use super::records::{self, Body, Record, lossy};
+use super::tools;
 use super::wire::Wire;
-use crate::session::{Item, ItemSink, Refusal, Result};
+use crate::session::{Action, Item, ItemSink, Outcome, Refusal, Result};
 use crate::transcript::scan_bytes;
 
 /// The items of one record; they depend on nothing but its bytes.
@@ -14,11 +15,18 @@ pub(super) fn of(record: &Record, line: &[u8], whose: Whose, sink: &mut dyn FnMu
     match &record.body {
         Body::Message(message) => of_message(message, whose, sink),
         Body::Part(part) => of_part(part, sink),
-        Body::Call { id, name, arguments } => {
-            sink(Item::ToolCall { name: name.into(), id: id.into(), arguments: arguments.into() })
+        Body::Call { id, name, arguments, directory } => {
+            let mut asked = tools::asked(name, arguments);
+            if let (Action::Command { directory: known @ None, .. }, Some(directory)) =
+                (&mut asked.action, directory)
+            {
+                *known = Some(directory.into());
+            }
+            sink(Item::ToolCall { name: name.into(), id: id.into(), asked })
         }
-        Body::Result { id, output, is_error } => {
-            sink(Item::ToolResult { id: id.into(), output: output.into(), is_error: *is_error })
+        Body::Result { id, output, is_error, duration } => {
+            let outcome = Outcome { duration: *duration, ..Outcome::of(*is_error) };
+            sink(Item::ToolResult { id: id.into(), output: output.into(), outcome })
         }
         Body::Compaction { summary, .. } => sink(Item::Compaction { text: summary.into() }),
         Body::Clear => sink(Item::Notice {
@@ -51,14 +59,15 @@ fn of_message(message: &Message, whose: Whose, sink: &mut dyn FnMut(Item<'_>)) {
         "assistant" => {
             message.parts.iter().for_each(|part| of_part(part, sink));
             for (id, name, arguments) in &message.calls {
-                sink(Item::ToolCall { name: name.into(), id: id.into(), arguments: arguments.into() });
+                let asked = tools::asked(name, arguments);
+                sink(Item::ToolCall { name: name.into(), id: id.into(), asked });
             }
             return;
         }
         "tool" => sink(Item::ToolResult {
             id: message.answers.as_deref().unwrap_or_default().into(),
             output: text.into(),
-            is_error: false,
+            outcome: Outcome::default(),
         }),
         role => {
             let origin = &message.origin;

@@ -1,10 +1,11 @@
 //! Messages of the model's context: who said them, and what is in them.
 //! Facts: `docs/stores/kimi-code.md`, "2. Records".
 
+use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::values::{spelled, string};
+use super::values::{number, spelled, string};
 use crate::agents::data_url;
 use crate::agents::json::each_of;
 
@@ -156,16 +157,28 @@ fn call(raw: &RawValue) -> Option<(String, String, String)> {
     Some((text(call.id), text(call.name), call.arguments.or(call.args).map(spelled).unwrap_or_default()))
 }
 
-/// A tool's output, and whether it failed.
-pub(super) fn result(raw: &RawValue) -> (String, bool) {
+/// What a tool gave back.
+#[derive(Debug, Default)]
+pub(super) struct Returned {
+    pub output: String,
+    pub is_error: bool,
+    pub duration: Option<SignedDuration>,
+}
+
+/// A tool's output, whether it failed, and how long it took.
+pub(super) fn result(raw: &RawValue) -> Returned {
     #[derive(Deserialize)]
     struct Result<'a> {
         #[serde(borrow)]
         output: Option<&'a RawValue>,
         #[serde(borrow, rename = "isError")]
         is_error: Option<&'a RawValue>,
+        #[serde(borrow, rename = "durationMs")]
+        duration: Option<&'a RawValue>,
     }
-    let Ok(result) = serde_json::from_str::<Result<'_>>(raw.get()) else { return (spelled(raw), false) };
+    let Ok(result) = serde_json::from_str::<Result<'_>>(raw.get()) else {
+        return Returned { output: spelled(raw), ..Returned::default() };
+    };
     let is_error = result.is_error.is_some_and(|value| value.get() == "true");
     let output = result.output.map(|output| match parts(output) {
         Ok(parts) => {
@@ -177,7 +190,8 @@ pub(super) fn result(raw: &RawValue) -> (String, bool) {
         }
         Err(_) => spelled(output),
     });
-    (output.unwrap_or_default(), is_error)
+    let duration = result.duration.and_then(number).map(SignedDuration::from_millis);
+    Returned { output: output.unwrap_or_default(), is_error, duration }
 }
 
 fn parts(content: &RawValue) -> Result<Vec<Part>, String> {

@@ -22,6 +22,7 @@ mod state;
 mod state_of_fork;
 mod subagents;
 mod taken;
+mod tools;
 mod values;
 mod wire;
 mod writer;

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 
+use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::kinds::BOOKKEEPING;
-use super::messages::{Message, Part, message, part, result};
+use super::messages::{Message, Part, Returned, message, part, result};
 use super::values::{number, spelled, string};
 use crate::session::{DamageClass, Tokens, sum_of};
 use crate::transcript::Format;
@@ -34,11 +35,14 @@ pub(super) enum Body {
         id: String,
         name: String,
         arguments: String,
+        /// Where a command is to run.
+        directory: Option<String>,
     },
     Result {
         id: String,
         output: String,
         is_error: bool,
+        duration: Option<SignedDuration>,
     },
     /// `kept` and `head`: how many of the user's messages before it the model is still sent, and how many of these
     /// are the first ones.
@@ -295,6 +299,8 @@ fn event(raw: &RawValue) -> Result<Body, String> {
         #[serde(borrow)]
         args: Option<&'a RawValue>,
         #[serde(borrow)]
+        display: Option<&'a RawValue>,
+        #[serde(borrow)]
         result: Option<&'a RawValue>,
     }
     let event: Event<'_> = serde_json::from_str(raw.get()).map_err(|error| format!("its event: {error}"))?;
@@ -309,15 +315,29 @@ fn event(raw: &RawValue) -> Result<Body, String> {
             id: text(event.call),
             name: text(event.name),
             arguments: event.args.map(spelled).unwrap_or_default(),
+            directory: event.display.and_then(directory),
         },
         Some("tool.result") => {
-            let (output, is_error) = event.result.map(result).unwrap_or_default();
-            Body::Result { id: text(event.call), output, is_error }
+            let Returned { output, is_error, duration } = event.result.map(result).unwrap_or_default();
+            Body::Result { id: text(event.call), output, is_error, duration }
         }
         Some("step.begin" | "step.end") => Body::Bookkeeping,
         Some(_) => Body::Unknown,
         None => return Err("its event's type is not a text".into()),
     })
+}
+
+/// The directory that the client shows beside a command.
+fn directory(display: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Display<'a> {
+        #[serde(borrow)]
+        kind: &'a RawValue,
+        #[serde(borrow)]
+        cwd: &'a RawValue,
+    }
+    let display: Display<'_> = serde_json::from_str(display.get()).ok()?;
+    string(display.cwd).filter(|_| display.kind.get() == "\"command\"")
 }
 
 /// For unknown records: the line as text.

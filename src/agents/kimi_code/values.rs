@@ -1,19 +1,14 @@
 //! Values of the client's JSON, which it reads less strictly than serde_json does.
 
+use std::borrow::Cow;
+
 use serde_json::value::RawValue;
 
 use crate::agents::json;
 
 /// A JSON string's text; a lone surrogate, which the client writes and reads, becomes U+FFFD.
 pub(super) fn string(raw: &RawValue) -> Option<String> {
-    let json = raw.get();
-    if !json.starts_with('"') {
-        return None;
-    }
-    match serde_json::from_str(json) {
-        Ok(text) => Some(text),
-        Err(_) => serde_json::from_str(&json::readable(json)).ok(),
-    }
+    json::text(raw).map(Cow::into_owned)
 }
 
 /// A whole number, also where it is written with a fraction.

@@ -1,7 +1,8 @@
 //! Messages as items: what a turn's text consists of.
 
 use super::records::{Message, Role};
-use crate::session::{Item, ItemSink, Refusal, Result};
+use super::tools;
+use crate::session::{Item, ItemSink, Outcome, Refusal, Result};
 use crate::transcript::scan_bytes;
 
 /// What a user line is: the same bytes are a prompt or a note, depending on where they stand.
@@ -27,14 +28,14 @@ pub(super) fn of(message: &Message<'_>, line: &[u8], what: As, sink: &mut dyn Fn
                 sink(Item::ToolCall {
                     name: call.function.name.0.as_ref().into(),
                     id: call.id.0.as_ref().into(),
-                    arguments: call.function.arguments.0.as_ref().into(),
+                    asked: tools::asked(&call.function.name.0, &call.function.arguments.0),
                 });
             }
         }
         Role::Tool => sink(Item::ToolResult {
             id: message.call_id().into(),
             output: text.into(),
-            is_error: text.starts_with("Error: "),
+            outcome: Outcome::of(text.starts_with("Error: ")),
         }),
         Role::Other => {
             sink(Item::Unknown { kind: message.role.0.as_ref().into(), json: String::from_utf8_lossy(line) })

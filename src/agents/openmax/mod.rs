@@ -16,6 +16,7 @@ mod landed;
 mod layout;
 mod records;
 mod scan;
+mod tools;
 mod whole;
 mod writer;
 
