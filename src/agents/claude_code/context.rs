@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::history::{self, Reading};
 use super::items::{self, As};
 use super::records::{Kind, Record};
-use super::tree::Tree;
+use super::tree::{Preserved, Tree};
 use crate::session::{Item, ItemSink, Refusal, Result, Session};
 use crate::transcript::{self, Passes};
 
@@ -58,10 +58,10 @@ fn sent(tree: &Tree<'_>) -> Vec<usize> {
     let mut sent = Vec::new();
     for index in all {
         sent.push(index);
-        if let Some((Some(anchor), uuids)) = preserved
+        if let Some(Preserved { anchor: Some(anchor), records, .. }) = preserved
             && tree.place(*anchor) == Some(index)
         {
-            sent.extend(uuids.iter().filter_map(|uuid| tree.place(*uuid)));
+            sent.extend(records.iter().filter_map(|uuid| tree.place(*uuid)));
         }
     }
     let mut once = HashSet::new();

@@ -97,7 +97,7 @@ pub(super) fn kept_with(tree: &Tree<'_>, path: &tree::Path) -> Vec<Option<usize>
     // What the client still sends of what stands before a compaction may lie beside the story.
     for index in &path.story {
         let Some(node) = tree.node(*index).filter(|node| node.is_boundary) else { continue };
-        for preserved in node.preserved.1.iter().filter_map(|key| tree.place(*key)) {
+        for preserved in node.preserved.records.iter().filter_map(|key| tree.place(*key)) {
             kept[preserved] = kept[preserved].or(kept[*index]);
         }
     }
@@ -145,7 +145,10 @@ impl Cutting {
     ) -> Vec<Part> {
         let file: Arc<Path> = self.file.as_path().into();
         let kept_with = kept_with(tree, path);
-        let is_kept = |index: &usize| kept_with[*index].is_some_and(|needed| needed <= turns);
+        let is_kept = |index: &usize| {
+            let goes_along = id.is_none() || !matches!(tree.lines[*index].what, What::Worktree);
+            goes_along && kept_with[*index].is_some_and(|needed| needed <= turns)
+        };
         let kept: Vec<usize> = (0..tree.lines.len()).filter(is_kept).collect();
         let mut parts: Vec<Part> = Vec::new();
         let piece = |parts: &mut Vec<Part>, start: u64, end: u64| match parts.last_mut() {

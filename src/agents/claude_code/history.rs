@@ -119,6 +119,7 @@ fn what(record: &Record<'_>, line: &[u8], model: Option<&Arc<str>>) -> What {
     match &*record.type_name() {
         "last-prompt" => What::LastPrompt { leaf: key_of(record.leaf_uuid), explicit: record.is_explicit() },
         "queue-operation" | "mode" | "permission-mode" => What::Lead(None),
+        "worktree-state" => What::Worktree,
         "file-history-snapshot" => key_of(record.message_id).map_or(What::Other, |key| What::Lead(Some(key))),
         _ => What::Other,
     }
@@ -146,7 +147,6 @@ fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -
     }
     let may_begin_turn = record.may_begin_turn();
     let is_boundary = record.is_boundary();
-    let preserved = if is_boundary { record.preserved() } else { (None, Vec::new()) };
     let text_len = length(As::Said);
     let prompt = |_| record.prompt().chars().take(Turn::PROMPT_CHARS).collect::<String>().into();
     Node {
@@ -164,7 +164,7 @@ fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -
         has_results,
         has_calls,
         reply: (kind == Kind::Assistant).then(|| Box::new(reply(record, model))),
-        preserved: (preserved.0, preserved.1.into()),
+        preserved: if is_boundary { record.preserved() } else { tree::Preserved::default() },
         prompt: may_begin_turn.then_some(()).map(prompt),
         text_len,
         prompt_len: if may_begin_turn { length(As::Prompt) } else { text_len },

@@ -164,8 +164,9 @@ objects! {
     }
     struct OutputDetails { thinking = "thinking_tokens", }
     struct Origin { kind = "kind", }
-    struct CompactMetadata { preserved = "preservedMessages", }
+    struct CompactMetadata { preserved = "preservedMessages", segment = "preservedSegment", }
     struct Preserved { anchor = "anchorUuid", uuids = "uuids", all = "allUuids", }
+    struct Segment { tail = "tailUuid", }
 }
 
 /// The object that a value is, or one without fields.
@@ -321,16 +322,22 @@ impl<'a> Record<'a> {
         all
     }
 
-    /// The records before a boundary that the model is still sent, and behind which record.
-    pub fn preserved(&self) -> (Option<Key>, Vec<Key>) {
+    /// The records before a boundary that the model is still sent.
+    pub fn preserved(&self) -> super::tree::Preserved {
         let metadata: CompactMetadata<'_> = object(self.compact_metadata);
         let preserved: Preserved<'_> = object(metadata.preserved);
+        let segment: Segment<'_> = object(metadata.segment);
+        let key_of = |value| text(value).map(|uuid| key(&uuid));
         let mut uuids = Vec::new();
         if let Some(list) = preserved.uuids.or(preserved.all) {
             // What is no list preserves nothing.
             let _ = each_of(list, |uuid: &RawValue| uuids.extend(text(Some(uuid)).map(|uuid| key(&uuid))));
         }
-        (text(preserved.anchor).map(|uuid| key(&uuid)), uuids)
+        super::tree::Preserved {
+            anchor: key_of(preserved.anchor),
+            tail: key_of(segment.tail),
+            records: uuids.into(),
+        }
     }
 }
 

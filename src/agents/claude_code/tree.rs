@@ -34,6 +34,8 @@ pub(super) enum What {
     LastPrompt { leaf: Option<Key>, explicit: bool },
     /// It stands before a prompt and belongs to it: any prompt, or the one with this key.
     Lead(Option<Key>),
+    /// The worktree that this very session is in: a fork is not in it.
+    Worktree,
     /// Only its place in the file counts.
     Other,
 }
@@ -60,8 +62,8 @@ pub(super) struct Node {
     pub has_calls: bool,
     /// The reply that it is a piece of.
     pub reply: Option<Box<Reply>>,
-    /// Of a boundary: the records that the model is still sent, and what they are sent behind.
-    pub preserved: (Option<Key>, Box<[Key]>),
+    /// Of a boundary.
+    pub preserved: Preserved,
     /// The beginning of its text, of what may begin a turn.
     pub prompt: Option<Box<str>>,
     /// Size of its text, bytes, shown as what it is in the middle of a turn and as a prompt.
@@ -84,6 +86,16 @@ impl Node {
     pub fn reply_key(&self) -> Option<Key> {
         self.reply.as_ref()?.key
     }
+}
+
+/// The records before a compaction that the model is still sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Preserved {
+    /// What they are sent behind: the summary, or the boundary itself, where the summary stands for what comes after them.
+    pub anchor: Option<Key>,
+    /// The last of them.
+    pub tail: Option<Key>,
+    pub records: Box<[Key]>,
 }
 
 impl Line {
@@ -137,6 +149,8 @@ pub(super) struct Branch {
 pub(super) struct Tree<'t> {
     pub lines: &'t [Arc<Line>],
     at: HashMap<Key, usize>,
+    /// What each compaction goes on from.
+    compacted: HashMap<usize, usize>,
     begins: Vec<bool>,
     pub path: Path,
     pub owners: Vec<Owner>,
@@ -158,14 +172,20 @@ impl<'t> Tree<'t> {
         let mut tree = Tree {
             lines,
             at,
+            compacted: HashMap::new(),
             begins: Vec::new(),
             path: Path::default(),
             owners: vec![Owner::Nobody; lines.len()],
             branches: Vec::new(),
             dangling: None,
         };
+        for index in 0..lines.len() {
+            if let Some(before) = tree.before_compaction(index) {
+                tree.compacted.insert(index, before);
+            }
+        }
         tree.begins = tree.turn_starts();
-        if let Some(leaf) = tree.leaf() {
+        if let Some(leaf) = tree.leaf_within(lines.len()) {
             (tree.path, tree.dangling) = tree.path_to(leaf);
         }
         tree.own();
@@ -184,13 +204,23 @@ impl<'t> Tree<'t> {
 
     /// The line of the record that this one follows. A compaction follows what it stands for.
     fn up(&self, index: usize) -> Option<usize> {
-        let node = self.node(index)?;
-        let key = match node.parent {
-            Some(parent) => parent,
-            None if node.is_boundary => node.logical?,
-            None => return None,
+        match self.node(index)?.parent {
+            Some(parent) => self.place(parent).filter(|up| *up != index),
+            None => self.compacted.get(&index).copied(),
+        }
+    }
+
+    /// The end of the conversation that a compaction goes on from. What the boundary names is the end of what was
+    /// summarized, or, where the summary stands for what came after, the end of what was not.
+    fn before_compaction(&self, index: usize) -> Option<usize> {
+        let node = self.node(index).filter(|node| node.is_boundary && node.parent.is_none())?;
+        let named = self.place(node.logical?).filter(|named| *named != index)?;
+        let follows = |end: &usize| *end < index && self.last_behind(named, *end..*end + 1).is_some();
+        let end = match &node.preserved {
+            Preserved { anchor: Some(anchor), .. } if *anchor == node.key => self.leaf_within(index),
+            Preserved { tail, .. } => tail.and_then(|tail| self.place(tail)),
         };
-        self.place(key).filter(|up| *up != index)
+        end.filter(follows).or(Some(named))
     }
 
     /// Whether a conversation can end here.
@@ -223,36 +253,27 @@ impl<'t> Tree<'t> {
         (0..self.lines.len()).map(begins).collect()
     }
 
-    /// The record that the conversation ends with, by the client's own rule.
-    fn leaf(&self) -> Option<usize> {
-        let notes = self.lines.iter().enumerate().rev();
-        let note = notes.filter_map(|(index, line)| match line.what {
+    /// The record that the conversation ended with when the file had so many lines, by the client's own rule.
+    fn leaf_within(&self, lines: usize) -> Option<usize> {
+        let note = self.lines[..lines].iter().enumerate().rev().find_map(|(index, line)| match line.what {
             What::LastPrompt { leaf, explicit } => Some((index, leaf, explicit)),
             _ => None,
         });
-        let last = || (0..self.lines.len()).rev().find(|index| self.is_leaf(*index));
-        match note.into_iter().next() {
-            // Whatever was written behind such a note goes on from where it says.
-            Some((index, leaf, true)) => {
-                let Some(leaf) = leaf else {
-                    return (index..self.lines.len()).rev().find(|index| self.is_leaf(*index));
-                };
-                let Some(leaf) = self.place(leaf) else { return last() };
-                Some(self.last_behind(leaf, index).unwrap_or(leaf))
-            }
-            Some((_, Some(leaf), false)) => match self.place(leaf) {
-                Some(leaf) => self.last_behind(leaf, 0).or(Some(leaf)),
-                None => last(),
-            },
-            _ => last(),
+        let last = |from| (from..lines).rev().find(|index| self.is_leaf(*index));
+        let Some((index, leaf, explicit)) = note else { return last(0) };
+        // Whatever was written behind an explicit note goes on from where it says.
+        let from = if explicit { index } else { 0 };
+        match leaf.map(|leaf| self.place(leaf)) {
+            Some(Some(leaf)) => self.last_behind(leaf, from..lines).or(Some(leaf)),
+            None if explicit => last(index),
+            _ => last(0),
         }
     }
 
-    /// The last record in the file, from line `from` on, with which a conversation through `through` can end.
-    fn last_behind(&self, through: usize, from: usize) -> Option<usize> {
+    /// The last of these lines with which a conversation through `through` can end.
+    fn last_behind(&self, through: usize, lines: Range<usize>) -> Option<usize> {
         let mut known: HashMap<usize, bool> = HashMap::from([(through, true)]);
-        let candidates = (from..self.lines.len()).rev();
-        candidates.filter(|index| self.is_leaf(*index)).find(|index| {
+        lines.rev().filter(|index| self.is_leaf(*index)).find(|index| {
             let mut way = Vec::new();
             let mut at = Some(*index);
             let leads = loop {
