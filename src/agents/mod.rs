@@ -195,6 +195,16 @@ pub trait AgentStore: Send + Sync {
         project: Option<&Path>,
     ) -> Result<ForkPlan>;
 
+    /// Whether a fork that leaves out this turn alone ([`History::without`], given to [`AgentStore::plan_fork`]) is a
+    /// session that the client goes on with, as far as more than the turn's items decides that.
+    ///
+    /// # Errors
+    /// [`Refusal::CannotCut`], which says what depends on the turn.
+    fn can_leave_out(&self, _session: &Session, _history: &History, _turn: &Turn) -> Result<()> {
+        let what = format!("turnfs cannot leave out a turn of a session of {}", self.kind());
+        Err(Refusal::cannot_cut(what, "fork up to the turn before it"))
+    }
+
     /// What a copy of the session that consists of `history_files` needs besides, so that the copy can be discovered,
     /// loaded and forked.
     ///

@@ -349,6 +349,7 @@ pub struct RedoArgs {
 #[command(after_help = "\
 Examples:
   turnfs fork 1234abcd 3                              prints the new id
+  turnfs fork 1234abcd 3 --without 1                  the turns 0, 2 and 3
   turnfs fork 1234abcd --undone 1                     a session of what undo 1 removed
   turnfs fork 1234abcd --abandoned 1                  a session of an abandoned branch
   kimi --session $(turnfs fork 1234abcd last)         continues in a copy")]
@@ -364,6 +365,9 @@ pub struct ForkArgs {
     /// Fork this abandoned branch; N is one of its turns [default: its last one]
     #[arg(long, value_name = "K", conflicts_with = "undone")]
     pub abandoned: Option<u32>,
+    /// Leave out this turn, as if it had never been; refused where what follows depends on it
+    #[arg(long, value_name = "M", conflicts_with_all = ["undone", "abandoned"])]
+    pub without: Option<u32>,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

@@ -16,7 +16,7 @@ use crate::catalog::Catalog;
 use crate::cut::{self, Pruned};
 use crate::daemon::{self, Detached};
 use crate::render;
-use crate::session::{Session, counted, turns};
+use crate::session::{Refusal, Session, counted, turns};
 
 /// `turnfs umount`.
 pub fn umount(args: &UmountArgs) -> Result<Exit, Failure> {
@@ -61,6 +61,12 @@ pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         Target::Undone { session, number } => (session.session, Some(number), None),
         Target::Abandoned { session, number } => (session.session, None, Some(number)),
     };
+    if args.without.is_some() && (undone.is_some() || abandoned.is_some()) {
+        let what = "a branch is forked as a whole";
+        return Err(
+            Refusal::cannot_cut(what, "make a session of it first, then fork that with --without").into()
+        );
+    }
     let state = stores::recovered_state()?;
     let asked = match args.n {
         Some(Number::This(n)) => Some(n),
@@ -82,7 +88,12 @@ pub fn fork(args: &ForkArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
                 None => view.history.last_finished()?,
                 Some(n) => view.history.turn(n)?.n,
             };
-            cut::fork(&*view.store, &state, &view.session, &view.history, n)?
+            match args.without {
+                None => cut::fork(&*view.store, &state, &view.session, &view.history, n)?,
+                Some(without) => {
+                    cut::fork_without(&*view.store, &state, &view.session, &view.history, n, without)?
+                }
+            }
         }
     };
     // The id and nothing else: `$(turnfs fork ...)`.

@@ -37,6 +37,7 @@ mod state;
 mod transaction;
 mod undone;
 mod verify;
+mod without;
 mod writers;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use prune::{Pruned, prune};
 pub use recover::{Leftover, leftovers, recover};
 pub use state::StateDir;
 pub use undone::{Undone, undone, undone_span};
+pub use without::fork_without;
 
 use std::path::Path;
 

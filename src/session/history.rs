@@ -176,6 +176,9 @@ pub struct History {
     pub branches: Vec<Branch>,
     /// Which of them this history is, if it is one ([`History::abandoned`]).
     pub branch: Option<u32>,
+    /// The turn, with its number in the session, that this history is without, if it is one of those
+    /// ([`History::without`]).
+    pub left_out: Option<Box<Turn>>,
 }
 
 /// Turns that were left behind.
@@ -208,7 +211,34 @@ impl History {
             name: None,
             branches: Vec::new(),
             branch: None,
+            left_out: None,
         }
+    }
+
+    /// This history without turn `n`, to be forked: the turns behind it have numbers that are one less.
+    ///
+    /// # Errors
+    /// [`Refusal::CannotCut`] if the turn belongs to a group; and as [`History::turn`].
+    pub fn without(&self, n: u32) -> Result<History, Refusal> {
+        let left_out = self.turn(n)?;
+        if self.turns.iter().filter(|turn| turn.group == left_out.group).count() > 1 {
+            let what = format!("turn {n} belongs to a group of turns, which stays or goes as a whole");
+            return Err(Refusal::CannotCut { what, hint: None });
+        }
+        let one_less = |number: u32| if number > n { number - 1 } else { number };
+        let others = self.turns.iter().filter(|turn| turn.n != n);
+        let renumbered =
+            |turn: &Turn| Turn { n: one_less(turn.n), group: one_less(turn.group), ..turn.clone() };
+        // What keeps all up to the turn is not asked for.
+        let cuts = self.cuts.iter().enumerate().filter(|(at, _)| *at != n as usize + 1);
+        let cuts = cuts.map(|(_, cut)| cut.clone()).collect();
+        Ok(History {
+            turns: others.map(renumbered).collect(),
+            sound_turns: one_less(self.sound_turns),
+            cuts,
+            left_out: Some(Box::new(left_out.clone())),
+            ..self.clone()
+        })
     }
 
     /// An abandoned branch (from 1) as a history that can be forked: the turns that lead to it, and its own.

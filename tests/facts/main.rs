@@ -8,3 +8,4 @@ mod support;
 mod meta;
 mod resume;
 mod tokens;
+mod without;

@@ -28,6 +28,35 @@ def fork_of_undone(stage):
     stage.sent(source, AGAIN, [*sample.messages[kept], ["user", ELSEWHERE], ["assistant", REPLY]])
 
 
+def without(agent, samples, names):
+    of_name = {sample.name: sample for sample in samples}
+    return [Scene(agent, f"fork-without-{name}", fork_without, of_name[name]) for name in names if name in of_name]
+
+
+def fork_without(stage):
+    """Each turn but the last is left out in turn: the client goes on with all others, or turnfs refuses that."""
+    source, sample = stage.sample.session, stage.sample
+    last = max(sample.messages)
+    everything, made = sample.messages[last], 0
+    for turn in (keep for keep in sorted(sample.messages) if 0 <= keep < last):
+        asked = ("fork", source, str(last), "--without", str(turn))
+        done = stage.run(*asked)
+        if done.code != 0:
+            stage.refused(*asked, says=[f"turn {turn}"])
+            continue
+        # What the client adds behind a turn that ends a session does not stand in the whole.
+        before, behind = (common(sample.messages.get(keep, []), everything) for keep in (turn - 1, turn))
+        stage.sent(done.stdout.strip(), PROMPT, [*everything[:before], *everything[behind:]])
+        made += 1
+    if not made:
+        raise Failed("turnfs leaves no turn out")
+
+
+def common(one, other):
+    """How many messages both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
 def subagents(agent, samples, names):
     of_name = {sample.name: sample for sample in samples}
     return [Scene(agent, f"fork-of-sub-agent-{name}", fork_of_subagent, of_name[name]) for name in names if name in of_name]

@@ -26,6 +26,7 @@ def scenes(agent, samples):
         Scene(agent, "continue-takes-the-fork", continue_takes_the_fork, of_name["plain"]),
         Scene(agent, "session-of-a-running-client", running, of_name["plain"]),
     ]
+    found += branches.without(agent, samples, ["plain", "tools", "interactive"])
     return found + branches.scenes(agent, samples, ["plain", "tools", "compact", "interactive"])
 
 

@@ -28,6 +28,7 @@ def scenes(samples):
             found.append(Scene("codex", f"client-fork-of-{name}", fork_survives, sample))
     found.append(Scene("codex", "client-fork-of-an-undone-thread", fork_of_undone, of_name["a_plain4"]))
     found.append(Scene("codex", "sub-agent", subagent))
+    found += branches.without("codex", samples, ["a_plain4", "a_plain4_legacy", "b_tools_reasoning", "f_client_fork", "h_aborted"])
     found += branches.scenes("codex", samples, ["a_plain4", "a_plain4_legacy", "b_tools_reasoning", "e_client_revert"])
     for name in ("a_plain4", "a_plain4_legacy"):
         found.append(Scene("codex", f"tui-and-daemon-{name}", tui, of_name[name], slow=True))

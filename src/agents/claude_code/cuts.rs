@@ -4,11 +4,13 @@
 //! exactly the kept turns; where a branch was abandoned it would find that again, so the file is written anew.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::history::{self, Reading};
 use super::layout;
+use super::records::Record;
 use super::tree::{self, Owner, Tree, What};
 use super::writer::{self, Live};
 use crate::host::processes::Running;
@@ -16,7 +18,7 @@ use crate::session::{
     Changes, Content, DamageClass, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan, Postcondition,
     Refusal, Result, Session, Step, UndoPlan,
 };
-use crate::transcript::Passes;
+use crate::transcript::{self, Passes};
 
 /// The beginning of a transcript that is a session of its own.
 #[derive(Clone, Copy, Debug)]
@@ -142,12 +144,14 @@ impl Cutting {
         turns: usize,
         id: Option<&str>,
         cwd: Option<&str>,
+        bridged: &Bridged,
     ) -> Vec<Part> {
         let file: Arc<Path> = self.file.as_path().into();
         let kept_with = kept_with(tree, path);
         let is_kept = |index: &usize| {
             let goes_along = id.is_none() || !matches!(tree.lines[*index].what, What::Worktree);
-            goes_along && kept_with[*index].is_some_and(|needed| needed <= turns)
+            let is_needed = kept_with[*index].is_some_and(|needed| needed <= turns);
+            goes_along && is_needed && !bridged.gone.contains(index)
         };
         let kept: Vec<usize> = (0..tree.lines.len()).filter(is_kept).collect();
         let mut parts: Vec<Part> = Vec::new();
@@ -160,13 +164,14 @@ impl Cutting {
             let line = &tree.lines[*index];
             let mut edits: Vec<_> = [(&line.session_at, id), (&line.cwd_at, cwd)]
                 .into_iter()
-                .filter_map(|(at, new)| Some((at.clone()?, new?)))
+                .filter_map(|(at, new)| Some((at.clone()?, new?.as_bytes().to_vec())))
+                .chain(bridged.parents.get(index).cloned())
                 .collect();
             edits.sort_by_key(|(at, _)| at.start);
             let mut at = line.start;
             for (place, new) in edits {
                 piece(&mut parts, at, line.start + u64::from(place.start));
-                parts.push(Part::Bytes(new.as_bytes().to_vec()));
+                parts.push(Part::Bytes(new));
                 at = line.start + u64::from(place.end);
             }
             piece(&mut parts, at, line.end);
@@ -189,7 +194,7 @@ impl Cutting {
         let line = &tree.lines[end];
         let Some(uuid_at) = line.uuid_at.clone() else { return Vec::new() };
         let file: Arc<Path> = self.file.as_path().into();
-        let piece = |at: std::ops::Range<u32>| {
+        let piece = |at: Range<u32>| {
             let span = line.start + u64::from(at.start)..line.start + u64::from(at.end);
             Part::Piece(Piece { file: file.clone(), span })
         };
@@ -203,6 +208,60 @@ impl Cutting {
         }
         parts.push(Part::Bytes(b"\"}\n".to_vec()));
         parts
+    }
+}
+
+/// What a turn that is left out takes with it, and how what followed it is linked to what came before it.
+#[derive(Default)]
+struct Bridged {
+    /// Its lines.
+    gone: HashSet<usize>,
+    /// For the lines that follow one of these: where the value of `parentUuid` stands, and the JSON that takes its place.
+    parents: HashMap<usize, (Range<u32>, Vec<u8>)>,
+}
+
+impl Bridged {
+    fn over(
+        session: &Session,
+        cutting: &Cutting,
+        tree: &Tree<'_>,
+        path: &tree::Path,
+        turn: u32,
+    ) -> Result<Bridged> {
+        let changed = || Refusal::Changed { what: cutting.file.display().to_string() };
+        let kept_with = kept_with(tree, path);
+        let is_of_turn = |index: &usize| kept_with[*index] == Some(turn as usize + 1);
+        let gone: HashSet<usize> = (0..tree.lines.len()).filter(is_of_turn).collect();
+        let up = |index: usize| tree.node(index)?.parent.and_then(|parent| tree.place(parent));
+        let line_of = |index: usize| -> Result<(u64, Vec<u8>)> {
+            let line = &tree.lines[index];
+            Ok((line.start, transcript::read_range(&session.key.root, &cutting.file, line.start..line.end)?))
+        };
+        let mut parents = HashMap::new();
+        for index in
+            (0..tree.lines.len()).filter(|index| kept_with[*index].is_some() && !gone.contains(index))
+        {
+            let Some(first) = up(index).filter(|parent| gone.contains(parent)) else { continue };
+            let mut above = Some(first);
+            for _ in 0..gone.len() {
+                above = above.filter(|at| gone.contains(at)).map_or(above, up);
+            }
+            let parent = match above {
+                None => b"null".to_vec(),
+                Some(above) => {
+                    let (_, bytes) = line_of(above)?;
+                    let record = Record::parse(bytes.trim_ascii()).map_err(|_| changed())?;
+                    record.uuid.ok_or_else(changed)?.get().as_bytes().to_vec()
+                }
+            };
+            let (_, bytes) = line_of(index)?;
+            let record = Record::parse(bytes.trim_ascii()).map_err(|_| changed())?;
+            let old = record.parent_uuid.ok_or_else(changed)?.get();
+            let at = (old.as_ptr() as usize).checked_sub(bytes.as_ptr() as usize).ok_or_else(changed)?;
+            let place = |at: usize| u32::try_from(at).map_err(|_| changed());
+            parents.insert(index, (place(at)?..place(at + old.len())?, parent));
+        }
+        Ok(Bridged { gone, parents })
     }
 }
 
@@ -237,7 +296,12 @@ pub(super) fn plan_fork(
     let id = uuid::Uuid::new_v4().to_string();
     let file = layout::transcript(session, project, &id);
     let cwd = project.map(layout::json_text);
-    let parts = cutting.parts(&reading.tree, &path, n as usize + 1, Some(&id), cwd.as_deref());
+    let (turns, bridged) = match &history.left_out {
+        None => (n + 1, Bridged::default()),
+        // It is one of the turns of the path, which has its number.
+        Some(left_out) => (n + 2, Bridged::over(session, &cutting, &reading.tree, &path, left_out.n)?),
+    };
+    let parts = cutting.parts(&reading.tree, &path, turns as usize, Some(&id), cwd.as_deref(), &bridged);
     let files = vec![(file.clone(), Content::Parts(parts))];
     Ok(Plan {
         made: NewFiles::Beside { files, rows: None },
@@ -269,7 +333,7 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     let step = match prefixes(tree).get(n as usize).copied().flatten() {
         Some(prefix) => Step::KeepPrefix { file: file.clone(), bytes: prefix.bytes },
         None => {
-            let parts = cutting.parts(tree, &tree.path, n as usize, None, None);
+            let parts = cutting.parts(tree, &tree.path, n as usize, None, None, &Bridged::default());
             Step::Overwrite { file: file.clone(), content: Content::Parts(parts) }
         }
     };

@@ -99,6 +99,11 @@ impl AgentStore for ClaudeCode {
         Companion::of(&store, session.sidecars.iter().cloned())
     }
 
+    fn can_leave_out(&self, _: &Session, _: &History, _: &Turn) -> Result<()> {
+        // What follows a turn names the record before it, and a fork names another one there.
+        Ok(())
+    }
+
     fn undo_refusals(&self, _: &Session, history: &History) -> Result<Vec<Result<()>>> {
         cuts::undo_refusals(history)
     }

@@ -104,9 +104,14 @@ pub fn plan_fork(session: &Session, history: &History, n: u32, project: Option<&
     let mut parts = vec![Part::Bytes(format!("{}\n", line.to_json()).into_bytes())];
     for kept in &point.kept {
         let own = first_line(&store, &kept.source)?.len() as u64 + 1;
-        if kept.bytes > own {
-            parts.push(Part::Piece(Piece { file: kept.source.as_path().into(), span: own..kept.bytes }));
-        }
+        let spans = match &history.left_out {
+            Some(left_out) if *left_out.file == *kept.source => {
+                [own..left_out.span.start.min(kept.bytes), left_out.span.end.max(own)..kept.bytes]
+            }
+            _ => [own..kept.bytes, 0..0],
+        };
+        let pieces = spans.into_iter().filter(|span| !span.is_empty());
+        parts.extend(pieces.map(|span| Part::Piece(Piece { file: kept.source.as_path().into(), span })));
     }
     if let Some(project) = project
         && let Some(context) = LastContext::find(session, history, n)?

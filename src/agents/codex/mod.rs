@@ -18,6 +18,7 @@ mod heads;
 mod items;
 mod kinds;
 mod layout;
+mod leave_out;
 mod line;
 mod lineage;
 mod load;
@@ -161,6 +162,10 @@ impl AgentStore for Codex {
         project: Option<&Path>,
     ) -> Result<ForkPlan> {
         cuts::plan_fork(session, history, n, project)
+    }
+
+    fn can_leave_out(&self, session: &Session, _: &History, turn: &Turn) -> Result<()> {
+        leave_out::can_leave_out(session, turn)
     }
 
     fn companions(&self, session: &Session, history_files: &[PathBuf]) -> Result<Vec<Companion>> {

@@ -83,6 +83,17 @@ pub fn is_users_by_marks(message: &Response<'_>) -> bool {
     }
 }
 
+/// Whether the client itself says something to the model that holds from then on, not only of this turn.
+pub fn is_lasting(response: &Response<'_>) -> bool {
+    let clients = match author(response) {
+        Author::Client => true,
+        Author::Unrecorded => !is_users_by_marks(response),
+        Author::Assistant | Author::User => false,
+    };
+    let of_this_turn = |part: &Part<'_>| HAPPENED.iter().any(|mark| part.trimmed().starts_with(mark));
+    response.kind == "message" && clients && !response.content.iter().all(of_this_turn)
+}
+
 /// What the user said, by an event of `user_message` or, in what paginated files have instead, an item.
 pub fn said<'e>(event: &'e Event<'_>, item: Option<&'e CompletedItem<'_>>) -> Option<Cow<'e, str>> {
     match (&*event.kind, item) {

@@ -70,6 +70,12 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     })
 }
 
+/// Why no turn of such a session can be left out alone.
+pub(super) fn pruned() -> Refusal {
+    let what = "this session was pruned, and what a prune left is about all turns before it";
+    Refusal::cannot_cut(what, "fork up to the turn before the one that you would leave out")
+}
+
 /// The index and the session's other files.
 pub(super) fn companions(session: &Session, _: &[PathBuf]) -> Result<Vec<Companion>> {
     let Some(store) = StoreDir::open(&session.key.root)? else { return Ok(Vec::new()) };
@@ -108,12 +114,17 @@ pub(super) fn plan_fork(
     let new = Files::of_id(&id);
     let mut created = Vec::new();
     let mut create = |file: PathBuf, content| created.push((file, content));
-    let keep = match loaded.keep(&files, n as usize + 1)? {
+    let keep = match (&history.left_out, loaded.keep(&files, n as usize + 1)?) {
+        (Some(left_out), _) => {
+            // It is one of the session's turns, which has its number.
+            let pieces = loaded.without(&files, n as usize + 2, left_out.n as usize);
+            Keep::Full { pieces: pieces.ok_or_else(pruned)? }
+        }
         // The note of a prune that only shortened would tell of outputs that the fork does not have.
-        Keep::Prefix { bytes } if loaded.shortened() && !loaded.has_cut_output(bytes) => {
+        (None, Keep::Prefix { bytes }) if loaded.shortened() && !loaded.has_cut_output(bytes) => {
             Keep::Full { pieces: loaded.full(&files, n as usize + 1)? }
         }
-        keep => keep,
+        (None, keep) => keep,
     };
     match keep {
         Keep::Prefix { bytes } => match as_is(session, &loaded, &files, bytes, &id)? {

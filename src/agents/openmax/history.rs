@@ -199,6 +199,19 @@ impl Loaded {
         Ok(pieces(kept.iter().filter(|said| !said.note), files))
     }
 
+    /// The pieces of the transcript before turn `n` but those of turn `left_out`; of one that was never pruned.
+    pub fn without(&self, files: &Files, n: usize, left_out: usize) -> Option<Vec<Piece>> {
+        let whole = self.whole.as_ref().filter(|_| !self.was_pruned())?;
+        let gone = self.turns.get(left_out)?;
+        let behind = whole.said.get(gone.end..self.message_before(n))?;
+        Some(pieces(whole.said[..gone.start].iter().chain(behind), files))
+    }
+
+    /// Whether a prune dropped or shortened messages.
+    pub fn was_pruned(&self) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.digest.is_some() || whole.shortened.is_some())
+    }
+
     /// How many messages of the whole history come before turn `n`, without the notes of prunes.
     fn said_before(&self, n: usize) -> u64 {
         let whole = self.whole.as_ref().map_or(&[][..], |whole| &whole.said);

@@ -115,6 +115,12 @@ impl AgentStore for OpenMax {
         cuts::companions(session, history_files)
     }
 
+    fn can_leave_out(&self, session: &Session, _: &History, _: &Turn) -> Result<()> {
+        let files = Files::of(&session.key);
+        let loaded = Loaded::read(&session.key.root, &files)?;
+        if loaded.was_pruned() { Err(cuts::pruned()) } else { Ok(()) }
+    }
+
     fn undo_refusals(&self, session: &Session, history: &History) -> Result<Vec<Result<()>>> {
         cuts::undo_refusals(session, history)
     }
