@@ -148,7 +148,7 @@ fn an_empty_home_a_damaged_index_and_an_unreadable_store_are_said_plainly() {
         let mount = store.mount::<&str>(&[]);
         let names: Vec<_> =
             fs::read_dir(&mount.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(names, [".turnfs"]);
+        assert_eq!(names, [".turnfs", "by-date", "recent"]);
         let status = fs::read_to_string(mount.path.join(".turnfs/status")).unwrap();
         assert!(status.contains("kimi-cli"), "{status}");
     }

@@ -21,6 +21,16 @@ pub struct Listed {
     pub name: String,
 }
 
+impl Listed {
+    /// Where a mount of all projects has the session of this project (`None`: unplaced), relative to its root.
+    pub fn path_in_mount(&self, project: Option<&Path>) -> PathBuf {
+        match project {
+            Some(project) => project.strip_prefix("/").unwrap_or(project).join(&self.name),
+            None => Path::new(".turnfs/unplaced").join(&self.name),
+        }
+    }
+}
+
 /// All sessions at one moment.
 #[derive(Debug, Default)]
 pub struct Listing {

@@ -3,11 +3,12 @@
 //! Everything that shows a session asks here. Nothing is handed out from memory before the stamps of
 //! the files that it came from were compared with the disk.
 //!
-//! `listing` is the list of sessions, `names` their directory names, `find` what a user may call one by;
+//! `listing` is the list of sessions, `days` the same by day, `names` their directory names, `find` what a user may call one by;
 //! `views` are histories in memory, `stamps` says when they may be believed; `watch` hears of changes,
 //! `changes` says what they mean; `facts` is what is known of a session besides its turns.
 
 mod changes;
+mod days;
 mod facts;
 mod find;
 mod listing;
@@ -32,9 +33,11 @@ use crate::transcript::metrics::{ReadKind, count_bytes};
 use crate::transcript::{self, Evidence, StoreDir};
 
 pub use changes::Changed;
+pub use days::OfDay;
 pub use facts::Facts;
 pub use find::Found;
 pub use listing::{Listed, Listing};
+pub use views::Once;
 pub use watch::Watching;
 
 /// Files relative to a store's root, with their stamps; `None` where nothing is there.
@@ -231,14 +234,20 @@ impl Catalog {
         self.views.view(&self.store_of(&session.key)?, &session.key, now, &|| self.running())
     }
 
-    /// As [`Catalog::view_listed`], for a single look at one of very many sessions: what is not known of it is not kept.
+    /// As [`Catalog::view_listed`], for a look at one of very many sessions: what was not known of it before is only kept
+    /// if [`Catalog::keep`] is told to.
     ///
     /// # Errors
     /// As [`Catalog::view`].
-    pub fn view_once(&self, session: &Arc<Session>) -> Result<Arc<View>> {
+    pub fn view_once(&self, session: &Arc<Session>) -> Result<Once> {
         let listed = std::cell::Cell::new(Some(session.clone()));
         let now = || listed.take().map_or_else(|| self.session(&session.key), Ok);
         self.views.view_once(&self.store_of(&session.key)?, &session.key, now, &|| self.running())
+    }
+
+    /// Keeps what was read of a session, as if [`Catalog::view`] had read it.
+    pub fn keep(&self, once: Once) {
+        self.views.keep(once);
     }
 
     /// Who runs on this host, looked at within the last second (by a command: once), and after the catalog was made:

@@ -45,6 +45,13 @@ impl Default for Views {
     }
 }
 
+/// A view that was made for a single look.
+pub struct Once {
+    pub view: Arc<View>,
+    /// What is known of the session besides; `None`: it is kept already.
+    slot: Option<Arc<Slot>>,
+}
+
 /// One session's place in memory. Its lock is held while the session is read, so that it is read once.
 #[derive(Default)]
 struct Slot {
@@ -89,18 +96,32 @@ impl Views {
         Ok(view)
     }
 
-    /// As [`Views::view`], for a single look at one of very many sessions: what is not known is not kept.
+    /// As [`Views::view`], but what was not known before is only kept if [`Views::keep`] is told to.
     pub fn view_once(
         &self,
         store: &Arc<dyn AgentStore>,
         key: &SessionKey,
         session: impl Fn() -> Result<Arc<Session>>,
         running: &dyn Fn() -> Arc<Running>,
-    ) -> Result<Arc<View>> {
+    ) -> Result<Once> {
         if self.slots.lock().peek(key).is_some() {
-            return self.view(store, key, session, running);
+            return Ok(Once { view: self.view(store, key, session, running)?, slot: None });
         }
-        Ok(Slot::default().view(store, key, session, running)?.0)
+        let slot = Arc::<Slot>::default();
+        let (view, _) = slot.view(store, key, session, running)?;
+        Ok(Once { view, slot: Some(slot) })
+    }
+
+    /// Keeps what was read for a single look, unless somebody else read the session meanwhile.
+    pub fn keep(&self, once: Once) {
+        let Some(slot) = once.slot else { return };
+        let key = &once.view.session.key;
+        let mut slots = self.slots.lock();
+        if slots.peek(key).is_none() {
+            slots.insert(key.clone(), slot.clone());
+            drop(slots);
+            self.touch(key, slot);
+        }
     }
 
     pub fn forget(&self, key: &SessionKey) {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -131,7 +131,7 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<Refusal>) 
         turns,
         state,
         writer: writer.map(|writer| WriterRow { agent: writer.agent.name(), pid: writer.pid }),
-        path: text(&path_in_mount(project.as_deref(), &listed.name)),
+        path: text(&listed.path_in_mount(project.as_deref())),
         resume: seen.as_ref().ok().and_then(|view| catalog.resume(session, &view.history)),
     };
     (row, seen.err())
@@ -140,14 +140,6 @@ fn row(catalog: &Catalog, (project, listed): &Chosen) -> (Row, Option<Refusal>) 
 /// A path in JSON; bytes that are not UTF-8 are replaced.
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-/// Where an all-projects mount has the session, relative to its root.
-fn path_in_mount(project: Option<&Path>, name: &str) -> PathBuf {
-    match project {
-        Some(project) => project.strip_prefix("/").unwrap_or(project).join(name),
-        None => Path::new(".turnfs/unplaced").join(name),
-    }
 }
 
 fn table(rows: &[Row], chosen: &[Chosen], with_project: bool, out: &mut dyn Write) -> Result<(), Failure> {
@@ -195,12 +187,5 @@ mod tests {
         ] {
             assert_eq!(short(id), expected);
         }
-    }
-
-    #[test]
-    fn paths_are_those_of_an_all_projects_mount() {
-        assert_eq!(path_in_mount(Some(Path::new("/home/ana/app")), "s"), Path::new("home/ana/app/s"));
-        assert_eq!(path_in_mount(Some(Path::new("/")), "s"), Path::new("s"));
-        assert_eq!(path_in_mount(None, "s"), Path::new(".turnfs/unplaced/s"));
     }
 }

@@ -11,7 +11,7 @@ use super::args::SearchArgs;
 use super::exit::{Exit, Failure};
 use super::safe_out::SafeOut;
 use super::{output, selection, stores};
-use crate::search::{Hit, Matching, Outcome, Query, search};
+use crate::search::{Hit, Matching, Outcome, Query, Reads, search};
 use crate::session::{self, Session, short_id};
 
 /// How many threads search at most.
@@ -55,7 +55,9 @@ pub fn run<W: Write>(args: &SearchArgs, out: &mut SafeOut<W>) -> Result<Exit, Fa
     };
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
     let mut written = Ok(());
-    search(&catalog, &query, &chosen, threads, &AtomicBool::new(false), |outcome| {
+    // Each session is looked at once: what was read of it need not stay.
+    let reads = Reads { threads, keep: false };
+    search(&catalog, &query, &chosen, reads, &AtomicBool::new(false), |outcome| {
         written = report.add(&outcome);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

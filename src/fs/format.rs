@@ -37,6 +37,13 @@ is a directory:
                         fork: write N, a new session of that branch up to its turn N
     salvage/            of a damaged session: the turns before the damage; `turnfs rescue` makes a session of them
 
+At the top of a mount of all projects, too, as links:
+
+    recent/             the 50 sessions with the newest activity, newest first
+    by-date/2026/12/03/ the sessions that began on that day
+    search/WORDS/       the turns that have these words, newest first: ls search/'flaky test' (\"...\" is a phrase,
+                        %2F stands for /; search/ itself lists nothing)
+
 By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id;
 .turnfs/options.json: how this mount was made; .gitignore and .ignore at the top: git keeps out, ripgrep does not.
 `latest` leads to the newest session.

@@ -59,6 +59,8 @@ impl Fs {
             Node::Root => Ttl::NOT,
             // Symlinks of the host, and what only leads to them, change without our hearing of it.
             Node::HostLink(..) => Ttl::NOT,
+            // As many as the sessions, or what a search finds: cheaper to ask for than to take back.
+            Node::Overview(..) | Node::OverviewLink(..) => Ttl::NOT,
             Node::Host(path) if !self.catalog.last_listing().leads_to_project(path) => Ttl::NOT,
             Node::Host(_) | Node::Latest(..) | Node::Alias(..) | Node::Dot(Dot::Unplaced) => {
                 match self.catalog.listing_is_pushed() {
@@ -126,6 +128,8 @@ impl Fs {
     pub fn stale(&self, changed: &Changed) -> Vec<Invalidation> {
         let concerns = |node: &Node| match node {
             Node::Session(session, _) => changed.everything || changed.sessions.contains(&session.key),
+            // Not remembered by the kernel.
+            Node::Overview(..) | Node::OverviewLink(..) => false,
             _ => changed.everything || changed.listing,
         };
         let mut stale = Vec::new();

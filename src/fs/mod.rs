@@ -7,6 +7,7 @@
 //! - `node` is what a path means, `tree` finds and lists nodes above the sessions, `session_dir` in a session's
 //!   directory; `kernel_view` is what the kernel has been told, `handles` are open files, `invalidation` tells
 //!   how long answers hold and what takes them back.
+//! - `overview` is `recent/`, `by-date/` and `search/` at the root, `searches` what is found there.
 //! - `content` makes the bytes of files: those of turns are rendered, those that turnfs says itself are
 //!   gathered in `status`, `metrics` and `control`, with their form in `format`. `text_cache` keeps some of the former.
 //! - `control` also carries out what is written. `mount_state` is what the mount remembers, `host_links` and
@@ -22,7 +23,9 @@ mod kernel_view;
 mod metrics;
 mod mount_state;
 mod node;
+mod overview;
 mod project_state;
+mod searches;
 mod session_dir;
 mod status;
 mod text_cache;
@@ -118,6 +121,8 @@ pub struct Fs {
     project_states: project_state::ProjectStates,
     memory: mount_state::Memory,
     texts: text_cache::Texts,
+    overviews: overview::Overviews,
+    searches: searches::Searches,
     started: Timestamp,
     /// The size of the last `.turnfs/status`, bytes.
     summary_size: AtomicU64,
@@ -143,6 +148,8 @@ impl Fs {
             handles: Handles::default(),
             memory: mount_state::Memory::default(),
             texts: text_cache::Texts::new(),
+            overviews: overview::Overviews::default(),
+            searches: searches::Searches::new(catalog.clone()),
             started: crate::session::now(),
             summary_size: AtomicU64::new(0),
             notices_waiting: Arc::default(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use super::overview::{Overview, Top};
 use crate::session::SessionKey;
 
 /// A file, a directory or a symlink of the tree. A symlink's target is part of what it is: the kernel keeps the
@@ -27,6 +28,10 @@ pub(super) enum Node {
     Session(Arc<SessionRef>, Part),
     /// `.turnfs` and what is in it.
     Dot(Dot),
+    /// `recent/`, `by-date/`, `search/` and the directories in them.
+    Overview(Top, Overview),
+    /// A link in one of them, its name, and where it leads.
+    OverviewLink(Top, Overview, Arc<str>, Arc<Path>),
 }
 
 /// A directory that holds sessions.
@@ -174,6 +179,8 @@ impl Node {
     pub fn kind(&self) -> Kind {
         match self {
             Node::Root | Node::Host(_) | Node::Dot(Dot::Dir | Dot::Unplaced) => Kind::Directory,
+            Node::Overview(..) => Kind::Directory,
+            Node::OverviewLink(..) => Kind::Symlink,
             Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => Kind::Symlink,
             Node::Dot(Dot::Version | Dot::Status | Dot::Metrics | Dot::Readme) => Kind::File,
             Node::Dot(Dot::Options | Dot::GitIgnore | Dot::Ignore) => Kind::File,
@@ -230,6 +237,8 @@ impl Node {
             Node::Latest(shelf, _) | Node::Alias(shelf, ..) => shelf.directory(),
             Node::Dot(Dot::Dir | Dot::GitIgnore | Dot::Ignore) => Node::Root,
             Node::Dot(_) => Node::Dot(Dot::Dir),
+            Node::Overview(top, overview) => overview.parent(*top),
+            Node::OverviewLink(top, overview, ..) => Node::Overview(*top, overview.clone()),
             Node::Session(session, part) => {
                 let within = |part| Node::Session(session.clone(), part);
                 match part {
@@ -283,6 +292,14 @@ impl Node {
                 part.identify(hash);
             }
             Node::Dot(dot) => tag(hash, dot.name()),
+            Node::Overview(top, overview) => {
+                field(hash, top.tag(), overview.path().as_os_str().as_bytes());
+            }
+            Node::OverviewLink(top, overview, name, target) => {
+                field(hash, top.tag(), overview.path().as_os_str().as_bytes());
+                field(hash, "link", name.as_bytes());
+                field(hash, "to", target.as_os_str().as_bytes());
+            }
         }
     }
 }
@@ -449,6 +466,12 @@ mod tests {
             Node::Alias(Shelf::Given, "a".into(), "b".into()),
             Node::Alias(Shelf::Given, "a".into(), "c".into()),
             Node::Dot(Dot::Status),
+            Node::Overview(Top::Root, Overview::Recent),
+            Node::Overview(Top::Dot, Overview::Recent),
+            Node::Overview(Top::Root, Overview::Search),
+            Node::Overview(Top::Root, Overview::Query("a".into())),
+            Overview::Recent.link(Top::Root, "a", Path::new("b")),
+            Overview::Recent.link(Top::Root, "a", Path::new("c")),
             Node::Session(a.clone(), Part::Status),
             Node::Session(a.clone(), Part::Turn(1)),
             Node::Session(a.clone(), Part::SalvageTurn(1)),

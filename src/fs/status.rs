@@ -117,6 +117,15 @@ impl Fs {
         for (at, error) in self.memory.errors() {
             let _ = writeln!(summary, "error: {} {}", rfc3339(at), one_line(&error));
         }
+        for overview in self.overviews_aside() {
+            let name = overview.path().display().to_string();
+            let line =
+                format!("note: a project has the path /{name}, so the overview {name}/ is in .turnfs/ only");
+            let _ = writeln!(summary, "{line}");
+        }
+        for search in self.told_of_searches() {
+            let _ = writeln!(summary, "search: {search}");
+        }
         let _ = writeln!(summary, "sessions: {}", all.len());
         for (state, sessions) in counts {
             let _ = writeln!(summary, "sessions-{state}: {sessions}");

@@ -23,6 +23,9 @@ impl Fs {
         match parent {
             Node::Root if name == Dot::Dir.name() => Ok(Node::Dot(Dot::Dir)),
             Node::Root => {
+                if let Some(overview) = self.overview_at_root(name) {
+                    return Ok(overview);
+                }
                 let found = match self.projects {
                     Some(_) => self.on_shelf(&Shelf::Given, name),
                     None => self.in_host_directory(Path::new("/"), name),
@@ -36,11 +39,17 @@ impl Fs {
             Node::Host(path) => self.in_host_directory(path, name),
             Node::Dot(Dot::Dir) => {
                 let mut known = Dot::FILES.into_iter().chain([Dot::Options, Dot::Unplaced]);
-                known.find(|dot| name == dot.name()).map(Node::Dot).ok_or_else(|| absent(name))
+                let known = known.find(|dot| name == dot.name()).map(Node::Dot);
+                known.or_else(|| self.overview_in_dot(name)).ok_or_else(|| absent(name))
             }
             Node::Dot(Dot::Unplaced) => self.on_shelf(&Shelf::Unplaced, name),
             Node::Session(session, part) => self.inside(session, part, name),
-            Node::Dot(_) | Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => Err(absent(name)),
+            Node::Overview(top, overview) => self.in_overview(*top, overview, name),
+            Node::Dot(_)
+            | Node::HostLink(..)
+            | Node::Latest(..)
+            | Node::Alias(..)
+            | Node::OverviewLink(..) => Err(absent(name)),
         }
     }
 
@@ -56,6 +65,7 @@ impl Fs {
             Node::Root => {
                 let listing = self.catalog.listing();
                 let mut entries = vec![(Dot::Dir.name().into(), Node::Dot(Dot::Dir))];
+                entries.append(&mut self.overviews_at_root());
                 self.list_host_directory(Path::new("/"), &listing, &mut entries);
                 Ok(entries)
             }
@@ -76,7 +86,12 @@ impl Fs {
                 Ok(entries)
             }
             Node::Session(session, part) => self.entries_inside(session, part),
-            Node::Dot(_) | Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => {
+            Node::Overview(top, overview) => self.entries_of_overview(*top, overview),
+            Node::Dot(_)
+            | Node::HostLink(..)
+            | Node::Latest(..)
+            | Node::Alias(..)
+            | Node::OverviewLink(..) => {
                 Err(Refusal::Internal { what: format!("{node:?} is listed but no directory") })
             }
         }
@@ -90,7 +105,7 @@ impl Fs {
                 let time = newest(listing.projects.values().flatten()).unwrap_or(self.started);
                 let within = match &self.projects {
                     Some(_) => 1 + self.shelf(&Shelf::Given, &listing).len(),
-                    None => 1 + directories_in(Path::new("/"), &listing),
+                    None => 1 + self.overviews_listed(&listing) + directories_in(Path::new("/"), &listing),
                 };
                 Ok(Attrs::directory(within, time))
             }
@@ -101,11 +116,12 @@ impl Fs {
                 let time = newest(below.flat_map(|(_, sessions)| sessions)).unwrap_or(self.started);
                 Ok(Attrs::directory(directories_in(path, &listing), time))
             }
-            Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) => {
+            Node::HostLink(..) | Node::Latest(..) | Node::Alias(..) | Node::OverviewLink(..) => {
                 let target = link_target(node)?;
                 Ok(Attrs::file(target.as_os_str().len() as u64, self.started))
             }
             Node::Session(session, part) => self.attrs_inside(session, part),
+            Node::Overview(_, overview) => self.attrs_of_overview(overview),
             Node::Dot(Dot::Dir) => Ok(Attrs::directory(1, self.started)),
             Node::Dot(Dot::Unplaced) => {
                 Ok(Attrs::directory(self.catalog.last_listing().unplaced.len(), self.started))
@@ -223,7 +239,7 @@ pub(super) fn absent(name: &OsStr) -> Refusal {
 /// Where a symlink leads; always relative.
 pub(super) fn link_target(node: &Node) -> Result<&Path> {
     match node {
-        Node::HostLink(_, target) => Ok(target),
+        Node::HostLink(_, target) | Node::OverviewLink(.., target) => Ok(target),
         Node::Latest(_, target) | Node::Alias(_, _, target) => Ok(Path::new(&**target)),
         // The label begins with the number.
         Node::Session(_, Part::UndoneLink(label)) => {

@@ -15,4 +15,4 @@ mod sieve;
 
 pub use line::Shown;
 pub use query::{BadQuery, Query};
-pub use run::{Hit, Matching, Outcome, Searched, search};
+pub use run::{Hit, Matching, Outcome, Reads, Searched, search};

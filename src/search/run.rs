@@ -56,20 +56,31 @@ pub struct Outcome {
 /// A session to search, and its project (`None`: unplaced).
 pub type Searched = (Option<PathBuf>, Listed);
 
-/// Searches these sessions on so many threads, and gives what came of each to `sink`, in their order, as soon as all
+/// How a search reads sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct Reads {
+    /// On how many threads.
+    pub threads: usize,
+    /// Whether what was read of sessions in which something was found is kept in memory.
+    pub keep: bool,
+}
+
+/// Searches these sessions, and gives what came of each to `sink`, in their order, as soon as all
 /// before it are done; until `sink` breaks off or `stop` is set.
 pub fn search(
     catalog: &Catalog,
     query: &Query,
     sessions: &[Searched],
-    threads: usize,
+    reads: Reads,
     stop: &AtomicBool,
     mut sink: impl FnMut(Outcome) -> ControlFlow<()>,
 ) {
     let queue = Queue { next: AtomicUsize::new(0), state: Mutex::default(), changed: Condvar::new() };
     std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, sessions.len().max(1)) {
-            scope.spawn(|| queue.work(sessions, stop, |session| of_session(catalog, query, session, stop)));
+        for _ in 0..reads.threads.clamp(1, sessions.len().max(1)) {
+            scope.spawn(|| {
+                queue.work(sessions, stop, |session| of_session(catalog, query, session, reads, stop))
+            });
         }
         for at in 0..sessions.len() {
             let Some(outcome) = queue.take(at, stop) else { break };
@@ -149,7 +160,13 @@ impl Queue {
 }
 
 /// Searches a session and its sub-agents.
-fn of_session(catalog: &Catalog, query: &Query, (project, listed): &Searched, stop: &AtomicBool) -> Outcome {
+fn of_session(
+    catalog: &Catalog,
+    query: &Query,
+    (project, listed): &Searched,
+    reads: Reads,
+    stop: &AtomicBool,
+) -> Outcome {
     let mut outcome = Outcome::default();
     let own = [(None, listed.session.clone())];
     let subagents = catalog.subagents(&listed.session).unwrap_or_else(|refusal| {
@@ -158,7 +175,7 @@ fn of_session(catalog: &Catalog, query: &Query, (project, listed): &Searched, st
     });
     let subagents = subagents.into_iter().map(|agent| (Some(agent.clone()), agent));
     for (subagent, session) in own.into_iter().chain(subagents) {
-        match steady(|| turns(catalog, query, &session, stop)) {
+        match steady(|| turns(catalog, query, &session, reads, stop)) {
             Ok((_, hits)) if hits.is_empty() => {}
             Ok((salvaged, hits)) => outcome.found.push(Matching {
                 project: project.clone(),
@@ -191,12 +208,14 @@ fn turns(
     catalog: &Catalog,
     query: &Query,
     session: &Arc<Session>,
+    reads: Reads,
     stop: &AtomicBool,
 ) -> Result<(bool, Vec<Hit>)> {
     if !query.sieve().passes_session(&*catalog.store_of(&session.key)?, session, stop)? {
         return Ok((false, Vec::new()));
     }
-    let view = catalog.view_once(session)?;
+    let once = catalog.view_once(session)?;
+    let view = once.view.clone();
     let salvaged = view.history.state == State::Damaged;
     let all = match salvaged {
         true => view.history.sound(),
@@ -220,6 +239,9 @@ fn turns(
             let version = view.turn_version(turn.n);
             hits.extend(shown(query, &text).map(|shown| Hit { turn: turn.n, version, shown }));
         }
+    }
+    if reads.keep && !hits.is_empty() {
+        catalog.keep(once);
     }
     Ok((salvaged, hits))
 }

@@ -10,7 +10,7 @@ use turnfs::agents;
 use turnfs::catalog::{Catalog, StoreOptions};
 use turnfs::host::Environment;
 use turnfs::render;
-use turnfs::search::{Query, search};
+use turnfs::search::{Query, Reads, search};
 use turnfs::session::{AgentKind, Session, State};
 
 use crate::support::{TestStore, names_of};
@@ -80,7 +80,7 @@ fn found(catalog: &Catalog, query: &str) -> Turns {
         .collect();
     let query = Query::parse(query).unwrap();
     let mut turns = Turns::new();
-    search(catalog, &query, &all, 2, &AtomicBool::new(false), |outcome| {
+    search(catalog, &query, &all, Reads { threads: 2, keep: false }, &AtomicBool::new(false), |outcome| {
         for matching in outcome.found {
             let session = matching.subagent.as_ref().unwrap_or(&matching.listed.session);
             turns.extend(matching.hits.iter().map(|hit| (session.id.clone(), hit.turn)));

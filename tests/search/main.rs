@@ -4,6 +4,7 @@
 
 mod command;
 mod every_word;
+mod overviews;
 #[path = "../support/mod.rs"]
 mod support;
 
