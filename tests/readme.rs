@@ -84,6 +84,30 @@ fn the_examples_of_the_readme_print_what_it_says() {
     }
 }
 
+/// The function `pick` of the README, with what a user types given to fzf as a filter.
+#[test]
+fn pick_of_the_readme_prints_the_command_that_continues_the_session() {
+    let store = TestStore::from_samples(&["a-plain", "c-compact"]);
+    if support::run(store.shell("sh", "command -v fzf")).code != 0 {
+        return support::skipped::skipped("fzf is not installed");
+    }
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let start = readme.find("\npick() {\n").unwrap();
+    let function = readme[start..].split("```").next().unwrap();
+    let sessions = store.run(&["ls", "--all", "--json"]).json();
+    for session in sessions.as_array().unwrap() {
+        let typed = session["project"].as_str().unwrap().rsplit('/').next().unwrap();
+        let script = format!("fzf() {{ command fzf --exact --filter='{typed}' \"$@\"; }}\n{function}\npick");
+        let ran = support::run(store.shell("bash", &script));
+        assert_eq!(ran.stdout, format!("{}\n", session["resume"].as_str().unwrap()), "{}", ran.stderr);
+    }
+    // What the preview runs.
+    let preview = function.split('\'').find(|part| part.contains("{1}")).unwrap();
+    let id = sessions[0]["id"].as_str().unwrap();
+    let shown = support::run(store.shell("sh", &preview.replace("{1}", &id[id.len() - 8..]))).ok();
+    assert!(shown.contains("TURN ") && shown.contains("## User"), "{shown}");
+}
+
 #[test]
 fn dots_stand_for_anything_and_nothing_else_does() {
     for (pattern, line, expected) in [

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::names::{self, Likeness};
-use super::{Catalog, Listed};
-use crate::session::{Refusal, Result, Session};
+use super::{Catalog, Listed, Listing};
+use crate::session::{self, Refusal, Result, Session};
 
 /// Shortest prefix or suffix of an id that stands for it, in characters.
 const SHORTEST: usize = 8;
@@ -87,6 +87,34 @@ impl Catalog {
     }
 }
 
+impl Listing {
+    /// The sessions whose titles have all words of `text`, also within longer ones, whatever their case; newest activity first.
+    pub fn titled(&self, text: &str) -> Vec<(Option<&Path>, &Listed)> {
+        let wanted = words(&text.to_lowercase());
+        let fits = |listed: &Listed| {
+            let title = session::title(&listed.session, None).map(|title| title.to_lowercase());
+            title.is_some_and(|title| wanted.iter().all(|word| title.contains(word.as_str())))
+        };
+        let all = if wanted.is_empty() { Vec::new() } else { self.all() };
+        all.into_iter().filter(|(_, listed)| fits(listed)).collect()
+    }
+
+    /// Ids and titles of the few newest sessions whose titles nearly have all words of `text`.
+    pub fn nearly_titled(&self, text: &str) -> Vec<String> {
+        let wanted = words(&text.to_lowercase());
+        let nearly = |word: &String, own: &String| {
+            own.contains(word.as_str()) || strsim::osa_distance(own, word) <= word.chars().count() / 4
+        };
+        let fits = |listed: &Listed| {
+            let title = session::title(&listed.session, None).map(|title| words(&title.to_lowercase()));
+            title.is_some_and(|title| wanted.iter().all(|word| title.iter().any(|own| nearly(word, own))))
+        };
+        let all = if wanted.is_empty() { Vec::new() } else { self.all() };
+        let near = all.into_iter().filter(|(_, listed)| fits(listed)).take(SUGGESTED);
+        near.map(|(_, listed)| with_title(&listed.session)).collect()
+    }
+}
+
 /// Those that fit by the first of these ways by which any does.
 fn first_that_fits<'f>(all: &'f [Found], ways: &[&dyn Fn(&Found) -> bool]) -> Option<Vec<&'f Found>> {
     let by = |fits: &&dyn Fn(&Found) -> bool| all.iter().filter(|found| fits(found)).collect::<Vec<_>>();
@@ -144,15 +172,14 @@ fn short(title: &str) -> String {
 /// between words a part of the title will do.
 fn has_words(text: &str, session: &Session) -> bool {
     let Some(title) = title(session).map(str::to_lowercase) else { return false };
-    let words = |text: &str| -> Vec<String> {
-        text.split(|c: char| !c.is_alphanumeric())
-            .filter(|word| !word.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
     let (wanted, own) = (words(&text.to_lowercase()), words(&title));
     let has = |word: &String| own.contains(word) || (!word.is_ascii() && title.contains(word.as_str()));
     !wanted.is_empty() && wanted.iter().all(has)
+}
+
+fn words(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
 }
 
 /// What may have been meant, as a question.

@@ -219,11 +219,12 @@ pub struct UmountArgs {
 #[command(after_help = "\
 Examples:
   turnfs ls                   the project in the working directory
+  turnfs ls flaky login       the sessions of all projects with both words in their title
   turnfs ls --all --json      every session, for programs")]
 pub struct LsArgs {
-    /// The project's directory [default: the working directory]
-    #[arg(value_hint = ValueHint::DirPath, conflicts_with = "all")]
-    pub dir: Option<PathBuf>,
+    /// The project's directory, or words that the titles of sessions of any project have [default: the working directory]
+    #[arg(value_name = "DIR|WORD", value_hint = ValueHint::DirPath, conflicts_with = "all")]
+    pub what: Vec<PathBuf>,
     /// The sessions of all projects
     #[arg(long)]
     pub all: bool,

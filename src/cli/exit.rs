@@ -56,6 +56,8 @@ pub enum Failure {
     DeadMount { path: String },
     #[error("there is no directory {dir}, and no session was recorded for it")]
     NoSuchDirectory { dir: String, hint: String },
+    #[error("no session has {text:?} in its title{no_directory}")]
+    NoSuchTitle { text: String, no_directory: String, hint: String },
     #[error("no sessions of {dir}")]
     NoSessionHere { dir: String, hint: String },
     #[error("unknown command {name:?}")]
@@ -96,7 +98,9 @@ impl Failure {
             Failure::SilentMount { path } | Failure::DeadMount { path } => {
                 format!("`turnfs umount {path}` takes the mount away")
             }
-            Failure::NoSuchDirectory { hint, .. } | Failure::NoSessionHere { hint, .. } => hint.clone(),
+            Failure::NoSuchDirectory { hint, .. }
+            | Failure::NoSuchTitle { hint, .. }
+            | Failure::NoSessionHere { hint, .. } => hint.clone(),
             Failure::UnknownCommand { .. } => "`turnfs help` lists the commands".into(),
             Failure::NotInAMount { .. } => "name a session by its id or directory name".into(),
             Failure::NotASession { .. } => "go one level deeper, or name a session by its id".into(),

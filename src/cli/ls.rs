@@ -55,10 +55,15 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     for (agent, problem) in &listing.problems {
         output::warn(&format!("{agent}: {problem}"));
     }
-    let chosen = selection::choose(&listing, args.dir.as_deref(), args.all)?;
+    let dir = selection::directory(&listing, &args.what)?;
+    let is_of_all = args.all || dir.is_none();
+    let chosen = match dir {
+        Some(dir) => selection::choose(&listing, dir, args.all)?,
+        None => selection::titled(&listing, &args.what)?,
+    };
     let rows = rows(&catalog, &chosen);
-    if rows.is_empty() && !args.all {
-        selection::is_there(&listing, args.dir.as_deref())?;
+    if let (true, false, Some(dir)) = (rows.is_empty(), args.all, dir) {
+        selection::is_there(&listing, dir)?;
     }
     if args.json {
         output::json(out, &rows)?;
@@ -69,17 +74,17 @@ pub fn run(args: &LsArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
             // There may be sessions that could not be listed.
             return Ok(Exit::Failed);
         }
-        match args.all {
+        match is_of_all {
             true => output::warn("no sessions in any store"),
             false => {
-                let dir = output::path(&selection::as_given(args.dir.as_deref())?);
+                let dir = output::path(&selection::as_given(dir.flatten())?);
                 output::warn(&format!("no sessions of {dir}"));
                 output::hint("`turnfs ls --all` lists the sessions of all projects");
             }
         }
         return Ok(Exit::Done);
     }
-    table(&rows, &chosen, args.all, out)?;
+    table(&rows, &chosen, is_of_all, out)?;
     Ok(Exit::Done)
 }
 

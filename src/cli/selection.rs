@@ -31,6 +31,57 @@ pub fn choose(listing: &Listing, dir: Option<&Path>, all: bool) -> Result<Vec<Ch
     Ok(chosen)
 }
 
+/// The directory that these arguments name (`Some(None)`: the working directory); `None`: they are words of titles, for no
+/// project has such a path, and nothing is there.
+///
+/// # Errors
+/// When there is no working directory.
+pub fn directory<'a>(listing: &Listing, what: &'a [PathBuf]) -> Result<Option<Option<&'a Path>>, Failure> {
+    match what {
+        [] => Ok(Some(None)),
+        [dir] => {
+            let is_path = dir.components().count() > 1
+                || dir.to_string_lossy().contains('/')
+                || dir == Path::new("..")
+                || !choose(listing, Some(dir), false)?.is_empty()
+                || resolved(&as_given(Some(dir))?).is_some_and(|there| there.is_dir());
+            Ok(is_path.then_some(Some(dir)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The sessions of all projects with these words in their titles, newest activity first.
+///
+/// # Errors
+/// When there is none.
+pub fn titled(listing: &Listing, words: &[PathBuf]) -> Result<Vec<Chosen>, Failure> {
+    let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let found = listing.titled(&text);
+    if !found.is_empty() {
+        let chosen =
+            |(project, listed): (Option<&Path>, &Listed)| (project.map(Path::to_owned), listed.clone());
+        return Ok(found.into_iter().map(chosen).collect());
+    }
+    let near = listing.nearly_titled(&text);
+    let project = match words {
+        [word] => nearest(listing, &as_given(Some(word))?).map(output::path),
+        _ => None,
+    };
+    let hint = match (near.is_empty(), project) {
+        (false, _) => format!("did you mean {}?", near.join(" or ")),
+        (true, Some(project)) => format!("did you mean {project}?"),
+        (true, None) => {
+            format!("`turnfs search {text}` looks into the turns, `turnfs ls --all` lists all sessions")
+        }
+    };
+    let no_directory = match words {
+        [word] => format!(", and there is no directory {}", output::path(word)),
+        _ => String::new(),
+    };
+    Err(Failure::NoSuchTitle { text, no_directory, hint })
+}
+
 /// The absolute path of a directory as the user spelled it: not resolved. The working directory is
 /// spelled as the shell has it, symbolic links kept.
 ///

@@ -116,6 +116,8 @@ struct Made {
     /// Names, and the places that they lead to, below the mount's root.
     recent: Vec<(String, PathBuf)>,
     days: BTreeMap<Date, BTreeMap<String, PathBuf>>,
+    /// The newest activity of all.
+    newest: Option<Timestamp>,
 }
 
 impl Overviews {
@@ -126,8 +128,9 @@ impl Overviews {
         {
             return made.clone();
         }
-        let newest = listing.all().into_iter().take(RECENT).enumerate();
-        let recent = newest.map(|(number, (project, listed))| {
+        let all = listing.all();
+        let newest = all.first().map(|(_, listed)| listed.session.updated);
+        let recent = all.into_iter().take(RECENT).enumerate().map(|(number, (project, listed))| {
             (format!("{number:02}-{}", listed.name), listed.path_in_mount(project))
         });
         let recent = recent.collect();
@@ -137,7 +140,7 @@ impl Overviews {
             sessions.into_iter().map(place).collect()
         };
         let days = listing.by_day().into_iter().map(|(day, sessions)| (day, of_day(sessions))).collect();
-        let fresh = Arc::new(Made { of: listing, recent, days });
+        let fresh = Arc::new(Made { of: listing, recent, days, newest });
         *made = Some(fresh.clone());
         fresh
     }
@@ -274,8 +277,7 @@ impl Fs {
         if !made.has(overview) {
             return Err(absent(overview.path().as_os_str()));
         }
-        let newest: Option<Timestamp> = made.of.all().first().map(|(_, listed)| listed.session.updated);
-        Ok(Attrs::directory(made.within(overview).len(), newest.unwrap_or(self.started)))
+        Ok(Attrs::directory(made.within(overview).len(), made.newest.unwrap_or(self.started)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 
 use super::support::{Ran, TestStore, run, signal};
-use super::{APP, NEWER, OLDER, two_threads};
+use super::{APP, NEWER, OLDER, ids, two_threads};
 
 /// The id that `turnfs show ARGUMENT` shows, told in another time zone.
 fn shown(store: &TestStore, argument: impl AsRef<std::ffi::OsStr>, zone: &str) -> Ran {
@@ -125,6 +125,8 @@ fn a_directory_that_is_not_there_is_not_one_without_sessions() {
     assert!(nowhere.contains("there is no directory /nonexistent"), "{nowhere}");
     let typo = store.run(&["ls", "/home/dev/work/ap1", "--json"]).refused();
     assert!(typo.contains("did you mean /home/dev/work/app1?"), "{typo}");
+    let relative = store.run(&["ls", "./ap1"]).refused();
+    assert!(relative.contains("there is no directory ") && relative.contains("/ap1"), "{relative}");
     let below = store.run(&["ls", "/home/dev/work/app1/src"]).refused();
     assert!(below.contains("did you mean /home/dev/work/app1?"), "{below}");
     // A project that was removed since still has its sessions, and a directory that is there may have none.
@@ -186,4 +188,36 @@ fn a_mount_that_does_not_answer_is_said_to_and_soon() {
     let mut list = store.command(&["ls", "--json"]);
     list.arg(&project);
     assert_eq!(run(list).json()[0]["id"], OLDER);
+}
+
+#[test]
+fn ls_takes_words_of_titles_and_suggests_what_nearly_fits() {
+    let (store, ..) = two_threads();
+    let listed = |words: &[&str]| {
+        let found = store.run(&[&["ls", "--json"], words].concat()).json();
+        ids(&found).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // The titles are `one ALPHA` and `pre one ALPHA`.
+    for (words, expected) in [
+        (&["alpha"] as &[&str], &[NEWER, OLDER] as &[&str]),
+        (&["ONE"], &[NEWER, OLDER]),
+        (&["pre"], &[NEWER]),
+        (&["alp", "pre"], &[NEWER]),
+        (&["pre one ALPHA"], &[NEWER]),
+    ] {
+        assert_eq!(listed(words), expected, "{words:?}");
+    }
+    let table = store.run(&["ls", "pre"]).ok();
+    assert!(table.contains("PROJECT") && table.contains("/home/dev/work/app1"), "{table}");
+    let said = store.run(&["ls", "aplha"]).refused();
+    let sentence =
+        "no session has \"aplha\" in its title, and there is no directory aplha\nhint: did you mean ";
+    assert!(said.contains(sentence) && said.contains(NEWER) && said.contains(OLDER), "{said}");
+    let said = store.run(&["ls", "alpha", "zebra"]).refused();
+    let sentence =
+        "no session has \"alpha zebra\" in its title\nhint: `turnfs search alpha zebra` looks into the turns";
+    assert!(said.contains(sentence), "{said}");
+    // A directory of that name counts more.
+    fs::create_dir(store.home.join("pre")).unwrap();
+    assert_eq!(listed(&["pre"]), [""; 0]);
 }

@@ -105,7 +105,7 @@ fn ripgrep_searches_a_mount_in_a_work_tree_as_it_does_elsewhere() {
     assert!(found.contains("turns/001"), "{found}");
     // The files that say so are not listed.
     let names: Vec<_> = fs::read_dir(at.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, [".turnfs", "home"]);
+    assert_eq!(names, [".turnfs", "by-date", "recent", "home"]);
     assert!(fs::read_to_string(at.path().join(".gitignore")).unwrap().contains("\n*\n"));
     for at in [&at, &free] {
         let mut umount = store.command(&["umount"]);

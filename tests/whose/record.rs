@@ -144,7 +144,8 @@ pub fn names(path: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| name != "latest" && name != ".turnfs");
+    // What turnfs has there itself.
+    names.retain(|name| !["latest", ".turnfs", "by-date", "recent"].contains(&name.as_str()));
     names.sort();
     names
 }
