@@ -185,6 +185,33 @@ def large_session(bench, agent):
     shutil.rmtree(root)
 
 
+def subagents(bench):
+    """A Claude Code session of 100 MB with 400 sub-agents: first looks, and a turn read after them."""
+    root = bench.scratch / "subagents"
+    session = stores.make("claude-code", root, "large", 600, 100 << 20)
+    stores.add_subagents(session, 400, 20_000)
+    time.sleep(SETTLED)
+    label = "claude-code, 400 sub-agents:"
+
+    def took(*command):
+        began = time.perf_counter()
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - began
+
+    with bench.mount("subagents", ("claude-code", root)) as mount:
+        first = took("ls", mount.latest())
+        yield Row(f"{label} first ls", f"{1000 * first:.0f} ms", "<= 300 ms", first <= 0.3)
+        listed = took("ls", "-l", mount.latest() / "agents")
+        yield Row(f"{label} ls -l agents", f"{1000 * listed:.0f} ms", "<= 100 ms", listed <= 0.1)
+        before = mount.store_bytes("transcript")
+        turn = mount.latest() / "turns/300"
+        read = took("cat", turn)
+        parsed = mount.store_bytes("transcript") - before
+        yield Row(f"{label} a turn", f"{1000 * read:.0f} ms, {parsed} bytes parsed", "<= 50 ms",
+                  read <= 0.05 and parsed <= 2 * turn.stat().st_size)
+    shutil.rmtree(root)
+
+
 def many_sessions(bench, agent):
     """10,000 sessions in the store: mount, first ls of the project, memory."""
     root = bench.scratch / f"many-{agent}"
@@ -224,7 +251,7 @@ def push(bench):
 
 def of_groups(bench, groups):
     """The rows of these groups."""
-    for group, make in [("cached", cached), ("turn", large_turn), ("push", push)]:
+    for group, make in [("cached", cached), ("turn", large_turn), ("push", push), ("subagents", subagents)]:
         if group in groups:
             yield from make(bench)
     for group, make in [("many", many_sessions), ("large", large_session)]:

@@ -1,10 +1,11 @@
 """Generated stores: large sessions, many sessions. Sizes are in bytes."""
 
 import json
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-AGENTS = ("kimi-cli", "kimi-code", "codex", "openmax")
+AGENTS = ("kimi-cli", "kimi-code", "codex", "openmax", "claude-code")
 PROJECT = "/w/a"
 # md5 of the project's path
 KIMI_GROUP = "sessions/4b24918b77d02ba73f3f0be652ed7127"
@@ -161,4 +162,50 @@ def _openmax_turn(number, size):
     return ("".join(out).encode(),)
 
 
-MAKERS = {"kimi-cli": _kimi, "kimi-code": _kimi_code, "codex": _codex, "openmax": _openmax}
+def _claude(root, name):
+    file = _file(root / f"projects/-w-a/{_uuid(name)}.jsonl")
+    return Session("claude-code", root, (file,), lambda number, size: _claude_turn(name, number, size))
+
+
+def _uuid(*of):
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, " ".join(map(str, of))))
+
+
+def _claude_turn(name, number, size):
+    """A prompt, pairs of a call and its result, an answer: each record names the one before it."""
+    session = _uuid(name)
+    before = f'"{_uuid(name, number - 1, "end")}"' if number else "null"
+    out = []
+
+    def line(kind, of, message, more=""):
+        nonlocal before
+        own = _uuid(name, number, of)
+        out.append(f'{{"parentUuid":{before},"isSidechain":false,"type":"{kind}","message":{message},"uuid":"{own}",{more}'
+                   f'"timestamp":"{STAMP}","cwd":"{PROJECT}","sessionId":"{session}","version":"2.1.197"}}\n')
+        before = f'"{own}"'
+
+    def assistant(of, block):
+        line("assistant", of, f'{{"role":"assistant","id":"msg_{number}_{of}","model":"bench","content":[{block}]}}')
+
+    line("user", "prompt", f'{{"role":"user","content":"please do number {number}"}}')
+    for at, part in enumerate(texts(size)):
+        call = f"toolu_{number}_{at}"
+        assistant(f"call{at}", f'{{"type":"tool_use","id":"{call}","name":"Bash","input":{{"command":"make"}}}}')
+        result = f'{{"type":"tool_result","tool_use_id":"{call}","content":"{part}"}}'
+        line("user", f"result{at}", f'{{"role":"user","content":[{result}]}}', '"toolUseResult":{"interrupted":false},')
+    assistant("end", '{"type":"text","text":"done"}')
+    return ("".join(out).encode(),)
+
+
+def add_subagents(session, count, size):
+    """So many runs of sub-agents beside a session of Claude Code, each of about `size` bytes."""
+    [file] = session.files
+    folder = file.with_suffix("") / "subagents"
+    for number in range(count):
+        agent = f"agent-{number:017x}"
+        text = _claude_turn(agent, 0, size)[0].replace(b'"isSidechain":false', b'"isSidechain":true')
+        _file(folder / f"{agent}.jsonl", text.decode().replace(_uuid(agent), file.stem))
+        _file(folder / f"{agent}.meta.json", json.dumps({"agentType": "general-purpose", "description": f"run {number}"}))
+
+
+MAKERS = {"kimi-cli": _kimi, "kimi-code": _kimi_code, "codex": _codex, "openmax": _openmax, "claude-code": _claude}

@@ -166,6 +166,23 @@ pub trait AgentStore: Send + Sync {
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
 
+    /// The sub-agent of a session with this name, if there is one.
+    ///
+    /// # Errors
+    /// As [`AgentStore::subagents`].
+    fn subagent(&self, session: &Session, name: &str) -> Result<Option<Session>> {
+        let all = self.subagents(session)?;
+        Ok(all.into_iter().find(|agent| agent.subagent.as_deref() == Some(name)))
+    }
+
+    /// The sub-agent of a session at this place relative to the root, if there is one.
+    ///
+    /// # Errors
+    /// As [`AgentStore::subagents`].
+    fn subagent_at(&self, session: &Session, path: &Path) -> Result<Option<Session>> {
+        Ok(self.subagents(session)?.into_iter().find(|agent| *agent.key.path == *path))
+    }
+
     /// Where the session may be that the sub-agent at `subagent` belongs to, relative to the root, the likeliest place
     /// first.
     fn parents_of(&self, subagent: &Path) -> Vec<PathBuf> {

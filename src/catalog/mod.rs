@@ -208,8 +208,8 @@ impl Catalog {
         }
         match self.parent_of(key) {
             Some(parent) => {
-                let subagents = self.subagents(&parent)?;
-                subagents.into_iter().find(|session| session.key == *key).ok_or_else(|| gone(key))
+                let found = self.store_of(&parent.key)?.subagent_at(&parent, &key.path)?;
+                found.map(Arc::new).ok_or_else(|| gone(key))
             }
             None => Err(gone(key)),
         }
@@ -316,6 +316,14 @@ impl Catalog {
     pub fn subagents(&self, session: &Session) -> Result<Vec<Arc<Session>>> {
         let found = self.store_of(&session.key)?.subagents(session)?;
         Ok(found.into_iter().map(Arc::new).collect())
+    }
+
+    /// The sub-agent session of a session with this name, if there is one.
+    ///
+    /// # Errors
+    /// What prevents looking for it.
+    pub fn subagent(&self, session: &Session, name: &str) -> Result<Option<Session>> {
+        self.store_of(&session.key)?.subagent(session, name)
     }
 
     /// The store that this session is in.

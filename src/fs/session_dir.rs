@@ -68,10 +68,8 @@ impl Fs {
             Part::BranchTurns(branch) => turn_number(text).map(|n| Part::BranchTurn(*branch, n)),
             Part::Agents => {
                 let parent = self.catalog.session(&session.key)?;
-                let agents = self.catalog.subagents(&parent)?;
-                let agent = agents.iter().find(|agent| agent.subagent.as_deref() == Some(text));
-                return match agent {
-                    Some(agent) => Ok(agent_directory(session, agent)),
+                return match self.catalog.subagent(&parent, text)? {
+                    Some(agent) => Ok(agent_directory(session, &agent)),
                     None => Err(absent(name)),
                 };
             }

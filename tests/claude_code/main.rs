@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod model;
 mod mounted;
 mod rules;
 mod stores;

@@ -81,6 +81,15 @@ impl Store {
         self.says(&format!("reply to {prompt}"))
     }
 
+    /// Whether this record is one of an answer.
+    pub fn is_reply(&self, uuid: &str) -> bool {
+        let text = fs::read_to_string(self.file()).unwrap();
+        text.lines().any(|line| {
+            let record: Value = serde_json::from_str(line).unwrap();
+            record["uuid"] == uuid && record["type"] == "assistant"
+        })
+    }
+
     pub fn result(&mut self, call: &str, output: &str) -> String {
         let block = json!({"type": "tool_result", "tool_use_id": call, "content": output});
         self.put("user", json!({"message": {"role": "user", "content": [block]}, "toolUseResult": {}}))

@@ -53,7 +53,8 @@ fn sent(tree: &Tree<'_>) -> Vec<usize> {
     let from = story.iter().rposition(boundary).unwrap_or(0);
     let since = &story[from..];
     let preserved = since.first().and_then(|first| tree.node(*first)).map(|node| &node.preserved);
-    let mut all: Vec<usize> = since.iter().copied().chain(tree.beside(since).into_keys()).collect();
+    let mut all: Vec<usize> =
+        since.iter().copied().chain(tree.beside(since).into_iter().map(|(index, _)| index)).collect();
     all.sort_unstable();
     let mut sent = Vec::new();
     for index in all {

@@ -44,6 +44,13 @@ struct ClaudeCode {
     subagents: Subagents,
 }
 
+impl ClaudeCode {
+    /// Whether sub-agents may lie among the transcripts of sessions: only older versions put them there.
+    fn has_agents_beside(&self, session: &Session) -> bool {
+        self.last.get().is_none_or(|look| look.has_agents_beside(&session.key.path))
+    }
+}
+
 impl AgentStore for ClaudeCode {
     fn kind(&self) -> AgentKind {
         AgentKind::ClaudeCode
@@ -75,9 +82,17 @@ impl AgentStore for ClaudeCode {
     }
 
     fn subagents(&self, session: &Session) -> Result<Vec<Session>> {
-        // Only older versions keep sub-agents among the sessions.
-        let among = self.last.get().is_none_or(|look| look.has_agents_beside(&session.key.path));
-        self.subagents.of(session, among)
+        self.subagents.of(session, self.has_agents_beside(session))
+    }
+
+    fn subagent(&self, session: &Session, name: &str) -> Result<Option<Session>> {
+        self.subagents.named(session, name, self.has_agents_beside(session))
+    }
+
+    fn subagent_at(&self, session: &Session, path: &Path) -> Result<Option<Session>> {
+        let Some(name) = subagents::name(path) else { return Ok(None) };
+        let found = self.subagent(session, name)?;
+        Ok(found.filter(|found| *found.key.path == *path))
     }
 
     fn parents_of(&self, subagent: &Path) -> Vec<PathBuf> {

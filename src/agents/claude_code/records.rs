@@ -4,6 +4,8 @@
 //! of another type than the client writes counts as not there, as it does for the client.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -35,6 +37,27 @@ pub(super) type Key = u128;
 
 pub(super) fn key(uuid: &str) -> Key {
     FileHash::of(uuid.as_bytes()).0
+}
+
+/// A map of records. Their keys are hashes already: hashing them again took most of the time of building the tree.
+pub(super) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<KeyHasher>>;
+
+/// Takes a [`Key`] as its own hash.
+#[derive(Default)]
+pub(super) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u128(&mut self, key: u128) {
+        self.0 = key as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A JSON value as it is spelled; an absent one and `null` are the same.

@@ -45,15 +45,10 @@ struct Meta<'a> {
 impl Subagents {
     /// The sub-agent sessions of a session. `among`: some may lie among the sessions' transcripts.
     pub fn of(&self, parent: &Session, among: bool) -> Result<Vec<Session>> {
-        if parent.subagent.is_some() {
-            return Ok(Vec::new());
-        }
         let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(Vec::new()) };
-        let own = parent.key.path.with_extension("").join(SUBAGENTS);
-        let mut found = self.below(parent, &store, &own, true)?;
-        if among {
-            let beside = parent.key.path.parent().unwrap_or(Path::new(""));
-            found.extend(self.below(parent, &store, beside, false)?);
+        let mut found = Vec::new();
+        for (path, all) in folders(parent, among) {
+            found.extend(self.below(parent, &store, &path, all)?);
         }
         Ok(found)
     }
@@ -76,24 +71,48 @@ impl Subagents {
         let Some(dir) = store.dir(path)? else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for entry in dir.entries()? {
-            let Some(name) = entry.name.to_str().filter(|name| name.starts_with(AGENT)) else { continue };
-            let Some(id) = name[AGENT.len()..].strip_suffix(TRANSCRIPT).filter(|id| !id.is_empty()) else {
-                continue;
-            };
-            let Some(stamp) = dir.stat(Path::new(name))?.filter(|stamp| stamp.kind == EntryKind::File) else {
-                continue;
-            };
-            let known = self.known(&dir, name, stamp);
-            if !all && known.head.session.as_deref() != Some(&parent.id) {
-                continue;
+            if let Some(name) = name(Path::new(&entry.name)) {
+                found.extend(self.one(parent, &dir, path, name, all)?);
             }
-            let file: Arc<Path> = path.join(name).into();
-            let titles = Titles::default();
-            let place = parent.place.clone();
-            let session = layout::session(&parent.key.root, file, id, place, &stamp, &known.head, &titles);
-            found.push(Session { title: known.title, subagent: Some(id.to_owned()), ..session });
         }
         Ok(found)
+    }
+
+    /// The sub-agent of a session with this name.
+    pub fn named(&self, parent: &Session, name: &str, among: bool) -> Result<Option<Session>> {
+        let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(None) };
+        for (path, all) in folders(parent, among) {
+            if let Some(dir) = store.dir(&path)?
+                && let Some(found) = self.one(parent, &dir, &path, name, all)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sub-agent with this name in a directory; see [`Subagents::below`].
+    fn one(
+        &self,
+        parent: &Session,
+        dir: &StoreDir,
+        path: &Path,
+        name: &str,
+        all: bool,
+    ) -> Result<Option<Session>> {
+        let file = format!("{AGENT}{name}{TRANSCRIPT}");
+        if name.is_empty() || !is_file_name(&file) {
+            return Ok(None);
+        }
+        let stamp = dir.stat(Path::new(&file))?;
+        let Some(stamp) = stamp.filter(|stamp| stamp.kind == EntryKind::File) else { return Ok(None) };
+        let known = self.known(dir, &file, stamp);
+        if !all && known.head.session.as_deref() != Some(&parent.id) {
+            return Ok(None);
+        }
+        let (file, titles, place) = (Arc::from(path.join(&file)), Titles::default(), parent.place.clone());
+        let session = layout::session(&parent.key.root, file, name, place, &stamp, &known.head, &titles);
+        Ok(Some(Session { title: known.title, subagent: Some(name.to_owned()), ..session }))
     }
 
     fn known(&self, dir: &StoreDir, name: &str, stamp: Stamp) -> Known {
@@ -120,6 +139,21 @@ impl Subagents {
         all.insert(path, known.clone());
         known
     }
+}
+
+/// The name of a sub-agent with this transcript.
+pub(super) fn name(file: &Path) -> Option<&str> {
+    file.file_name()?.to_str()?.strip_prefix(AGENT)?.strip_suffix(TRANSCRIPT)
+}
+
+/// Where sub-agents of a session lie, and whether all that lie there are this session's.
+fn folders(parent: &Session, among: bool) -> Vec<(PathBuf, bool)> {
+    if parent.subagent.is_some() {
+        return Vec::new();
+    }
+    let beside = parent.key.path.parent().unwrap_or(Path::new(""));
+    let own = parent.key.path.with_extension("").join(SUBAGENTS);
+    std::iter::once((own, true)).chain(among.then(|| (beside.to_owned(), false))).collect()
 }
 
 fn title(dir: &StoreDir, name: &str) -> Option<String> {

@@ -2,12 +2,13 @@
 //! beside it. Facts: `docs/stores/claude-code.md`, "3. Which records are the conversation" and "4. Turns".
 
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::records::{Key, Kind};
+use super::records::{Key, KeyMap, Kind};
 use crate::session::Tokens;
 
 /// A line of a transcript that holds a record.
@@ -148,7 +149,7 @@ pub(super) struct Branch {
 /// A transcript's lines, with what belongs together.
 pub(super) struct Tree<'t> {
     pub lines: &'t [Arc<Line>],
-    at: HashMap<Key, usize>,
+    at: KeyMap<usize>,
     /// What each compaction goes on from.
     compacted: HashMap<usize, usize>,
     begins: Vec<bool>,
@@ -162,7 +163,7 @@ pub(super) struct Tree<'t> {
 impl<'t> Tree<'t> {
     /// `sidechain`: these are the lines of a sub-agent.
     pub fn of(lines: &'t [Arc<Line>], sidechain: bool) -> Tree<'t> {
-        let mut at = HashMap::with_capacity(lines.len());
+        let mut at = KeyMap::with_capacity_and_hasher(lines.len(), BuildHasherDefault::default());
         for (index, line) in lines.iter().enumerate() {
             // Of records that stand in the file twice the first counts; they are the same.
             if let Some(node) = line.node().filter(|node| node.sidechain == sidechain) {
@@ -295,11 +296,11 @@ impl<'t> Tree<'t> {
     /// The way to a record; and the record on it whose parent is missing, or is one that follows it.
     pub fn path_to(&self, leaf: usize) -> (Path, Option<usize>) {
         let mut story = Vec::new();
-        let mut seen = HashSet::new();
+        let mut seen = vec![false; self.lines.len()];
         let mut at = Some(leaf);
         let mut dangling = None;
         while let Some(index) = at {
-            if !seen.insert(index) {
+            if std::mem::replace(&mut seen[index], true) {
                 dangling = story.pop();
                 break;
             }
@@ -316,29 +317,34 @@ impl<'t> Tree<'t> {
 
     /// The records beside these lines of a conversation that the client sends with them: other pieces of their replies,
     /// and what tools answered to those. Each with the line of the story that it belongs to.
-    pub fn beside(&self, story: &[usize]) -> HashMap<usize, usize> {
-        let on_it: HashSet<usize> = story.iter().copied().collect();
-        let mut replies = HashMap::new();
+    pub fn beside(&self, story: &[usize]) -> Vec<(usize, usize)> {
+        // Of each line of the story itself, of others as they are found.
+        let mut belongs: Vec<Option<usize>> = vec![None; self.lines.len()];
+        let mut replies = KeyMap::default();
         for index in story {
+            belongs[*index] = Some(*index);
             if let Some(reply) = self.node(*index).and_then(Node::reply_key) {
                 replies.entry(reply).or_insert(*index);
             }
         }
-        let mut beside = HashMap::new();
-        let others = || (0..self.lines.len()).filter(|index| !on_it.contains(index));
-        for index in others() {
-            let reply = self.node(index).and_then(Node::reply_key);
+        let mut beside = Vec::new();
+        let mut add = |belongs: &mut Vec<Option<usize>>, index: usize, with: usize| {
+            belongs[index] = Some(with);
+            beside.push((index, with));
+        };
+        for index in 0..self.lines.len() {
+            let reply = self.node(index).filter(|_| belongs[index].is_none()).and_then(Node::reply_key);
             if let Some(with) = reply.and_then(|reply| replies.get(&reply)) {
-                beside.insert(index, *with);
+                add(&mut belongs, index, *with);
             }
         }
-        for index in others() {
+        for index in 0..self.lines.len() {
             let Some(node) = self.node(index).filter(|node| node.has_results) else { continue };
             let Some(call) = node.parent.and_then(|parent| self.place(parent)) else { continue };
-            let of = if on_it.contains(&call) { Some(call) } else { beside.get(&call).copied() };
-            if let Some(of) = of.filter(|_| self.node(call).is_some_and(|node| node.kind == Kind::Assistant))
-            {
-                beside.insert(index, of);
+            let of_call =
+                belongs[call].filter(|_| self.node(call).is_some_and(|it| it.kind == Kind::Assistant));
+            if let Some(with) = of_call.filter(|_| belongs[index].is_none()) {
+                add(&mut belongs, index, with);
             }
         }
         beside
