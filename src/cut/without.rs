@@ -36,21 +36,15 @@ pub fn fork_without(
                 "the history was compacted in turn {}, and what stands there was made of turn {without}, too",
                 turn.n
             );
-            return Err(Refusal::cannot_cut(
-                what,
-                format!("fork up to a turn before: {}", before(turn, without)),
-            ));
+            // A fork that ends before the compaction may do.
+            let last = turn.n.checked_sub(1).filter(|last| *last > without);
+            let hint =
+                last.map(|last| format!("with {last} as the last turn, turn {without} can be left out"));
+            return Err(Refusal::CannotCut { what, hint });
         }
     }
     agent.can_leave_out(session, seen, &seen.turns[without as usize])?;
     fork::fork(agent, state, session, &left, n - 1, Proof::Turns)
-}
-
-fn before(compacted: &Turn, without: u32) -> String {
-    match compacted.n.checked_sub(1).filter(|last| *last > without) {
-        Some(last) => format!("`--without {without}` with turn {last} as the last one"),
-        None => "there is none behind the turn that you leave out".into(),
-    }
 }
 
 /// Whether the history was compacted in this turn.
