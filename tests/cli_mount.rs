@@ -249,12 +249,11 @@ fn a_daemon_that_has_run_out_of_descriptors_answers_with_an_error_and_still_unmo
     let refused = std::fs::read(session.join("raw/wire.jsonl")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EMFILE));
     assert!(std::fs::read_dir(&mount.path).unwrap().count() > 0, "it still answers");
-    // As many as were kept for that are given back.
-    let most = 1 + std::fs::read_dir(format!("/proc/{}/fd", mount.pid()))
-        .unwrap()
-        .map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap())
-        .max()
-        .unwrap();
+    // Those up to the last one that it keeps for its end may be used again: when it gives them back, they are free.
+    let spare = std::fs::read_dir(format!("/proc/{}/fd", mount.pid())).unwrap().map(Result::unwrap);
+    let spare = spare.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("/dev/null")));
+    let spare = spare.map(|fd| fd.file_name().to_str().unwrap().parse::<u64>().unwrap());
+    let most = 1 + spare.max().unwrap();
     let limit = Rlimit { current: Some(most), maximum };
     rustix::process::prlimit(pid, Resource::Nofile, limit).unwrap();
     let (status, log) = mount.stop();
