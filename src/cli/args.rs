@@ -484,6 +484,10 @@ impl FromStr for Age {
 /// Exit code 0 if a mount is possible, else 1.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Do what can be done without a risk: clear dead mounts, finish cuts that a crash left half done, and keep git out
+    /// of mounts in its work trees
+    #[arg(long)]
+    pub fix: bool,
     #[command(flatten)]
     pub stores: StoreArgs,
 }

@@ -1,21 +1,26 @@
-//! `turnfs doctor`.
+//! `turnfs doctor`: what a mount needs, what is there, and what mends what is wrong.
+//!
+//! What it looks at beside the stores is in `mounts` (those that are there) and `around` (other programs of the host).
+
+mod around;
+mod mounts;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
 use super::args::DoctorArgs;
 use super::exit::{Exit, Failure};
-use super::mount::{default_mount_point, in_work_tree};
-use super::output;
-use crate::catalog::{Catalog, Listing, StoreOptions};
+use super::mount::default_mount_point;
+use super::{output, stores};
+use crate::catalog::{Catalog, Listing};
 use crate::cut::{self, Leftover, StateDir};
-use crate::daemon::{self, Answer, Running};
-use crate::host::mountinfo::MountEntry;
-use crate::host::{Environment, mountinfo, work_tree};
+use crate::daemon;
+use crate::host::work_tree::WorkTree;
+use crate::host::{Environment, mountinfo};
 use crate::render;
 use crate::session::{AgentKind, Refusal, counted};
 
@@ -34,28 +39,68 @@ struct Finding {
     health: Health,
     what: String,
     cure: Option<String>,
+    mend: Option<Mend>,
+}
+
+/// What `--fix` does by itself: nothing that could lose anything, and nothing outside of this user's own.
+#[derive(Debug)]
+enum Mend {
+    /// Take a dead mount away.
+    Umount(PathBuf),
+    KeepGitOut(WorkTree),
+    /// Put in order what a crash left half done.
+    Recover(StateDir),
+}
+
+impl Mend {
+    /// # Errors
+    /// Why it is as it was.
+    fn carry_out(&self) -> Result<(), Failure> {
+        match self {
+            Mend::Umount(path) => {
+                daemon::umount(stores::state().ok().as_ref(), path)?;
+            }
+            Mend::KeepGitOut(tree) => tree
+                .keep_git_out()
+                .map_err(|error| Failure::NotWritten { path: tree.file.display().to_string(), error })?,
+            Mend::Recover(state) => {
+                cut::recover(state)?.iter().for_each(|sentence| output::warn(sentence));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Finding {
+    fn mended_by(mut self, mend: Mend) -> Finding {
+        self.mend = Some(mend);
+        self
+    }
 }
 
 fn ok(what: impl Into<String>) -> Finding {
-    Finding { health: Health::Ok, what: what.into(), cure: None }
+    Finding { health: Health::Ok, what: what.into(), cure: None, mend: None }
 }
 
 fn warn(what: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { health: Health::Warn, what: what.into(), cure: Some(cure.into()) }
+    Finding { health: Health::Warn, what: what.into(), cure: Some(cure.into()), mend: None }
 }
 
 fn fail(what: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { health: Health::Fail, what: what.into(), cure: Some(cure.into()) }
+    Finding { health: Health::Fail, what: what.into(), cure: Some(cure.into()), mend: None }
 }
 
 pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     args.stores.must_exist()?;
     let env = Environment::of_process();
     let mut findings = vec![device(), helper(), fuse_conf()];
-    findings.extend(stores(&Catalog::new(&env, &args.stores.options())));
+    findings.extend(found_stores(&Catalog::new(&env, &args.stores.options())));
     findings.extend(state(&env));
-    findings.extend(mounts(&env));
+    findings.extend(mounts::all(&env));
     findings.push(mount_point(&env));
+    findings.extend(around::locate());
+    findings.push(around::backups(&env));
+    let mut possible = true;
     for finding in &findings {
         let word = match finding.health {
             Health::Ok => "ok",
@@ -66,8 +111,16 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
         if let Some(cure) = &finding.cure {
             writeln!(out, "      -> {}", render::one_line(cure))?;
         }
+        possible &= finding.health != Health::Fail;
+        if let Some(mend) = finding.mend.as_ref().filter(|_| args.fix) {
+            match mend.carry_out() {
+                Ok(()) => writeln!(out, "      -> done")?,
+                Err(failure) => {
+                    writeln!(out, "      -> not done: {}", render::one_line(&failure.to_string()))?
+                }
+            }
+        }
     }
-    let possible = findings.iter().all(|finding| finding.health != Health::Fail);
     Ok(if possible { Exit::Done } else { Exit::Failed })
 }
 
@@ -116,7 +169,7 @@ fn fuse_conf() -> Finding {
     }
 }
 
-fn stores(catalog: &Catalog) -> Vec<Finding> {
+fn found_stores(catalog: &Catalog) -> Vec<Finding> {
     if catalog.stores().is_empty() {
         return vec![fail(
             "no place to look for sessions: HOME is not set",
@@ -187,7 +240,7 @@ fn state(env: &Environment) -> Vec<Finding> {
             ),
         }];
     match cut::leftovers(&state) {
-        Ok(leftovers) => findings.extend(leftovers.into_iter().map(leftover)),
+        Ok(leftovers) => findings.extend(leftovers.into_iter().map(|one| leftover(one, &state))),
         Err(refusal @ Refusal::NotPrivate { .. }) => {
             findings.push(fail(refusal.to_string(), refusal.hints().join("; ")));
         }
@@ -196,86 +249,17 @@ fn state(env: &Environment) -> Vec<Finding> {
     findings
 }
 
-fn leftover(leftover: Leftover) -> Finding {
+fn leftover(leftover: Leftover, state: &StateDir) -> Finding {
     match leftover {
         Leftover::Unfinished { what } => warn(
             what,
             "nothing is lost: a mount, or the next command that shows or changes sessions, puts the session in order",
-        ),
+        )
+        .mended_by(Mend::Recover(state.clone())),
         Leftover::Unusable { what } => {
             warn(what, "compare the session's turns with the backups beside that file, then remove the file")
         }
     }
-}
-
-fn mounts(env: &Environment) -> Vec<Finding> {
-    let mounts = mountinfo::read().unwrap_or_default();
-    let ours: Vec<&MountEntry> = mounts.iter().filter(|mount| mount.is_turnfs()).collect();
-    let mut findings = Vec::new();
-    for mount in &ours {
-        let path = output::path(&mount.mount_point);
-        let cure = format!("turnfs umount {path}");
-        let user = rustix::process::geteuid().as_raw();
-        let answer = match mount.user.is_none_or(|owner| owner == user) {
-            true => daemon::ask(&mount.mount_point),
-            false => Answer::NotForUs,
-        };
-        match answer {
-            Answer::Alive => findings.extend(alive(env, &mount.mount_point)),
-            Answer::Dead => findings.push(warn(format!("dead mount at {path}: its daemon has gone"), cure)),
-            Answer::Silent => findings.push(warn(format!("the mount at {path} does not answer"), cure)),
-            Answer::NotForUs => findings.push(ok(format!("another user's mount at {path}"))),
-        }
-    }
-    findings.extend(mounts.iter().filter_map(|mount| overlay(mount, &ours)));
-    findings
-}
-
-/// A mount that answers: what it shows, and whether that is what this environment expects.
-fn alive(env: &Environment, mount: &Path) -> Vec<Finding> {
-    let path = output::path(mount);
-    let Some(running) = Running::ask(mount) else {
-        return vec![ok(format!("mounted at {path}, by another version of turnfs"))];
-    };
-    let stores: Vec<String> =
-        running.stores.iter().map(|store| format!("{} {}", store.agent, store.root.display())).collect();
-    let project = running.project.as_ref().map(|project| format!(", the project {} only", project.display()));
-    let read_only = if running.read_only { ", read-only" } else { "" };
-    let shows = format!("{}{}{read_only}", stores.join(", "), project.unwrap_or_default());
-    let mut findings = vec![ok(format!("mounted at {path}: {shows}"))];
-    let options = StoreOptions::default();
-    let here = daemon::running::stores(&Catalog::new(env, &options), &options);
-    let again = format!("turnfs umount {path} && turnfs mount {path}   (shows what this environment names)");
-    for difference in running.store_differences(&here) {
-        if !difference.on_purpose {
-            let what =
-                format!("the mount at {path} does not show what this environment names: {}", difference.what);
-            findings.push(warn(what, again.clone()));
-        }
-    }
-    if let Some(tree) = work_tree::around(mount) {
-        findings.push(warn(in_work_tree(mount, &tree), tree.exclude));
-    }
-    findings
-}
-
-/// An overlay copies a control file before it writes into the copy, and turnfs never hears of it. Newer kernels refuse
-/// to make one.
-fn overlay(mount: &MountEntry, ours: &[&MountEntry]) -> Option<Finding> {
-    let lower = mount.lower.as_ref()?.to_string_lossy();
-    let is_below = |turnfs: &&&MountEntry| {
-        lower.split(':').any(|layer| Path::new(layer).starts_with(&turnfs.mount_point))
-    };
-    let turnfs = output::path(&ours.iter().find(is_below)?.mount_point);
-    let path = output::path(&mount.mount_point);
-    Some(warn(
-        format!(
-            "the overlay at {path} lies over the turnfs mount {turnfs}: what is written to undo, redo or fork there changes a copy and nothing else"
-        ),
-        format!(
-            "use {turnfs} itself, read-only: `mount --bind -o ro`; in podman `-v {turnfs}:DIR:ro` without `:O`"
-        ),
-    ))
 }
 
 fn mount_point(env: &Environment) -> Finding {

@@ -76,6 +76,8 @@ pub enum Failure {
     NotOfProject { text: String, dir: String },
     #[error("cannot search: {0}")]
     BadQuery(#[from] BadQuery),
+    #[error("cannot write {path}: {error}")]
+    NotWritten { path: String, error: io::Error },
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
     #[error("cannot write JSON: {0}")]
@@ -108,6 +110,7 @@ impl Failure {
             Failure::OldIsThere { .. } => "copy anyway with --force".into(),
             Failure::NothingToAdopt { .. } => "`turnfs ls --all` lists all projects".into(),
             Failure::NoProgram(_)
+            | Failure::NotWritten { .. }
             | Failure::NoStoreAt { .. }
             | Failure::StoreTwice { .. }
             | Failure::StoreNotWanted { .. }

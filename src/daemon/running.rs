@@ -113,6 +113,11 @@ impl Running {
         found
     }
 
+    /// Whether this mount keeps its backups there.
+    pub fn keeps_its_own_in(&self, state: &StateDir) -> bool {
+        same_place(&self.state, state.path())
+    }
+
     /// For which agents this mount shows other stores than `wanted`.
     pub fn store_differences(&self, wanted: &[RunningStore]) -> Vec<StoreDifference> {
         let mut found = Vec::new();

@@ -1,6 +1,8 @@
 //! The git work tree that a directory lies in, and how git is kept out of the directory.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +16,26 @@ pub struct WorkTree {
     pub top: PathBuf,
     /// A shell command that makes git ignore the directory, for this clone only.
     pub exclude: String,
+    /// The file that this command adds a line to.
+    pub file: PathBuf,
+    pattern: String,
+}
+
+impl WorkTree {
+    /// Does what the command would do.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn keep_git_out(&self) -> io::Result<()> {
+        let before = match fs::read(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            before => before?,
+        };
+        fs::create_dir_all(self.file.parent().unwrap_or(Path::new("/")))?;
+        let mut file = fs::File::options().append(true).create(true).open(&self.file)?;
+        let end = if before.is_empty() || before.ends_with(b"\n") { "" } else { "\n" };
+        file.write_all(format!("{end}{}\n", self.pattern).as_bytes())
+    }
 }
 
 /// The work tree that the (absolute, resolved) `dir` lies in; `None` if it lies in none, if git ignores it already,
@@ -31,7 +53,7 @@ fn look(dir: &Path) -> Option<WorkTree> {
         return None;
     }
     let exclude = format!("echo {} >> {}", shell_word(OsStr::new(&pattern)), shell_word(file.as_os_str()));
-    Some(WorkTree { top: top.to_owned(), exclude })
+    Some(WorkTree { top: top.to_owned(), exclude, file, pattern })
 }
 
 /// Where git keeps what all work trees of the repository share, if `top` is the top of one of them.

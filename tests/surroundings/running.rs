@@ -66,6 +66,13 @@ fn mount_and_doctor_say_that_a_mount_shows_other_stores_than_the_environment_nam
     let report = about(at.path(), &elsewhere(&store, &["doctor"]).stdout);
     let warning = report.lines().find(|line| line.starts_with("warn") && line.contains("/alt")).unwrap();
     assert!(warning.contains("/m does not show what this environment names"), "{report}");
+    let alt = store.home.join("alt");
+    let why = format!("(CODEX_HOME is not set for the daemon and {alt:?} here)");
+    assert!(warning.contains(&why), "which variable: {report}");
+    let mut command = store.command(&["doctor"]);
+    command.env("XDG_STATE_HOME", &alt);
+    let report = about(at.path(), &run(command).stdout);
+    assert!(report.contains("keeps its backups in ") && report.contains("(XDG_STATE_HOME is "), "{report}");
     let report = about(at.path(), &store.run(&["doctor"]).stdout);
     assert!(!report.contains("does not show"), "{report}");
     assert!(report.contains("/m: kimi-cli "), "its stores are named: {report}");
@@ -76,6 +83,39 @@ fn mount_and_doctor_say_that_a_mount_shows_other_stores_than_the_environment_nam
     let report = about(at.path(), &store.run(&["doctor"]).stdout);
     assert!(!report.contains("does not show"), "{report}");
     store.run(&["umount", "m"]).ok();
+}
+
+#[test]
+fn doctor_mends_what_it_can_when_it_is_asked_to() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can hide the mounts of other tests from a command");
+    }
+    let store = TestStore::from_sample("c-compact");
+    store.sh("mkdir p && git init -q p").ok();
+    let dead = store.mount(&[] as &[&str]).kill();
+    let _guard = Background(dead.clone());
+    let alive = store.mount_at(&store.home.join("p/m"), &[] as &[&str]);
+    // In a table of mounts of its own, in which no mount of another test is left to be mended.
+    let script = format!(
+        "for mount in $(grep -w fuse.turnfs /proc/self/mountinfo | cut -d ' ' -f 5); do
+             case $mount in {dead} | {alive}) ;; *) umount -l $mount ;; esac
+         done
+         turnfs doctor; echo ---; turnfs doctor --fix; echo ---; turnfs doctor; grep -cw fuse.turnfs /proc/self/mountinfo",
+        dead = dead.display(),
+        alive = alive.path.display()
+    );
+    let mut command = store.program("unshare");
+    command.args(["-m", "sh", "-c", &script]);
+    let said = run(command).ok();
+    let [before, fixed, after] = said.split("---\n").collect::<Vec<_>>().try_into().unwrap();
+    for report in [before, fixed] {
+        assert!(report.contains("dead mount at ") && report.contains("lies in the git work tree"), "{said}");
+    }
+    assert_eq!(before.matches("-> done").count(), 0, "a look changes nothing: {said}");
+    assert_eq!(fixed.matches("-> done").count(), 2, "{said}");
+    assert!(!after.contains("dead mount at ") && !after.contains("lies in the git work tree"), "{said}");
+    assert!(after.ends_with("\n1\n"), "the one that answers is left: {said}");
+    assert_eq!(store.sh("tail -n 1 p/.git/info/exclude").ok(), "/m/\n");
 }
 
 #[test]
