@@ -25,11 +25,11 @@ pub(super) fn locate() -> Option<Finding> {
 
 /// Whether settings in the form of updatedb.conf(5) leave file systems of our type out.
 fn prunes(settings: &str) -> bool {
-    let lines = settings
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("PRUNEFS")?.trim_start().strip_prefix('='));
+    let value =
+        |line: &str| Some(line.trim().strip_prefix("PRUNEFS")?.trim_start().strip_prefix('=')?.to_owned());
     // Of several the last one counts.
-    let names = lines.last().unwrap_or_default().trim().trim_matches('"');
+    let names = settings.lines().rev().find_map(value).unwrap_or_default();
+    let names = names.trim().trim_matches('"');
     names.split_whitespace().any(|name| name.eq_ignore_ascii_case(FS_TYPE))
 }
 
