@@ -428,6 +428,11 @@ fn help_man_pages_and_completions_know_every_command() {
         assert!(store.run(&["man", command]).ok().starts_with(".ie"), "{command}");
         assert!(store.run(&[command, "--help"]).ok().contains("Usage: turnfs"), "{command}");
     }
+    for command in ["install", "status", "remove"] {
+        let page = store.run(&["man", "service", command]).ok();
+        assert!(page.contains(&format!(".TH turnfs-service-{command} 1")), "{page}");
+    }
+    assert!(store.run(&["man", "service", "none"]).refused().contains("\"service none\""));
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(!store.run(&["completions", shell]).ok().is_empty(), "{shell}");
     }

@@ -555,11 +555,13 @@ pub struct CompletionsArgs {
 
 /// Print the manual page
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  turnfs man | man -l -\n  turnfs man mount | man -l -")]
+#[command(
+    after_help = "Examples:\n  turnfs man | man -l -\n  turnfs man mount | man -l -\n  turnfs man service install | man -l -"
+)]
 pub struct ManArgs {
     /// The command whose page to print
     #[arg(value_name = "COMMAND")]
-    pub command: Option<String>,
+    pub command: Vec<String>,
 }
 
 #[cfg(test)]

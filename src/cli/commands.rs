@@ -177,13 +177,11 @@ pub fn completions(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Exit, 
 pub fn man(args: &ManArgs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut cli = Cli::command();
     cli.build();
-    let page = match &args.command {
-        None => cli,
-        Some(name) => match cli.find_subcommand(name) {
-            Some(command) => command.clone(),
-            None => return Err(Failure::UnknownCommand { name: name.clone() }),
-        },
-    };
-    clap_mangen::Man::new(page).render(out)?;
+    let mut page = &cli;
+    for name in &args.command {
+        let found = page.find_subcommand(name);
+        page = found.ok_or_else(|| Failure::UnknownCommand { name: args.command.join(" ") })?;
+    }
+    clap_mangen::Man::new(page.clone()).render(out)?;
     Ok(Exit::Done)
 }
