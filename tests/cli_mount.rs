@@ -293,6 +293,26 @@ fn umount_of_a_mount_in_use_detaches_it_and_says_so() {
 }
 
 #[test]
+fn umount_of_a_mount_that_does_not_answer_frees_whoever_waits_for_it() {
+    let store = TestStore::from_sample("c-compact");
+    let mount = store.mount(&[] as &[&str]);
+    signal(mount.pid(), Signal::STOP);
+    let mut reader = store.program("ls");
+    reader.arg(mount.path.join("no-such-project")).stderr(Stdio::null());
+    let mut reader = reader.spawn().unwrap();
+    let asks = format!("/proc/{}/wchan", reader.id());
+    eventually("the reader waits", || fs::read_to_string(&asks).unwrap_or_default().contains("wait_answer"));
+    let mut umount = store.command(&["umount"]);
+    umount.arg(&mount.path);
+    let mut umount = umount.spawn().unwrap();
+    let ended = support::wait(&mut reader, Duration::from_secs(30));
+    assert!(ended.is_some_and(|status| !status.success()), "the reader still waits");
+    signal(mount.pid(), Signal::CONT);
+    assert!(support::wait(&mut umount, Duration::from_secs(30)).is_some_and(|status| status.success()));
+    assert!(!is_mounted(&mount.path));
+}
+
+#[test]
 fn whoever_mounts_at_our_place_after_us_is_left_alone() {
     if !rustix::process::geteuid().is_root() {
         support::skipped::skipped("only root can mount another file system");

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use crate::cut::{PrivateDir, StateDir};
+use crate::host::processes;
 
 const MOUNTS: &str = "mounts";
 
@@ -76,6 +77,15 @@ pub fn wait_until_free(mounts: &PrivateDir, mount_point: &Path, limit: Duration)
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Whether the daemon that has `mount_point` was killed and only waits for its own mount: nothing but a thread of it that
+/// cannot be killed is left.
+pub fn is_of_the_dead(mounts: &PrivateDir, mount_point: &Path) -> bool {
+    let signed = mounts.content(&lock_name(mount_point)).ok().flatten().unwrap_or_default();
+    let signed = String::from_utf8_lossy(&signed);
+    let pid = signed.lines().next().and_then(|line| line.parse::<u32>().ok());
+    pid.is_some_and(processes::is_zombie)
 }
 
 /// Where the locks and notes of mount points are, in the state directory; made if it is missing.

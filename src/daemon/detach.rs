@@ -52,6 +52,16 @@ pub fn detach_lazily(path: &Path, device: Device) -> Result<Detached, Failure> {
     }
 }
 
+/// Ends the connection of a mount whose daemon does not answer: whoever waits for an answer gets an error instead. Where
+/// this user may not, they go on waiting.
+pub fn abort(path: &Path, device: Device) {
+    // Named by the device's number; there where fusectl is mounted, and the user's own.
+    let control = format!("/sys/fs/fuse/connections/{}/abort", device.minor);
+    if std::fs::write(control, "1").is_err() {
+        let _ = unmount(path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    }
+}
+
 /// Whether what is seen at `path` is the turnfs mount with this device.
 fn is_there(path: &Path, device: Device) -> Result<bool, Failure> {
     let mounts = mountinfo::read()

@@ -236,6 +236,12 @@ pub fn umount(state: Option<&StateDir>, path: &Path) -> Result<Detached, Failure
     if !top.is_turnfs() {
         return Err(Failure::NotOurs { path, fs_type: top.fs_type.clone() });
     }
+    // Whoever waits for it would wait for ever: also a thread of a daemon that was killed while it told the kernel what
+    // to forget, and with it that daemon, and its claim.
+    let is_ours = top.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
+    if is_ours && ask(&path) == Answer::Silent {
+        detach::abort(&path, top.device);
+    }
     let how = detach::detach(&path, top.device)?;
     if let (Some(locks), Some(notes)) = (locks, notes) {
         match claim::wait_until_free(&locks, &path, UMOUNT_LIMIT) {
@@ -255,9 +261,16 @@ fn claim(locks: &Arc<PrivateDir>, path: &Path) -> Result<Option<Claim>, Failure>
             return Ok(Some(claim));
         }
         let mounts = mountinfo::read().unwrap_or_default();
-        if mountinfo::top_at(&mounts, path).is_some_and(|top| top.is_turnfs()) {
+        if let Some(top) = mountinfo::top_at(&mounts, path).filter(|top| top.is_turnfs()) {
             match ask(path) {
                 Answer::Alive => return Ok(None),
+                Answer::Silent if claim::is_of_the_dead(locks, path) => {
+                    log::warn!(
+                        "the daemon of {} was killed, but does not end: its mount is aborted",
+                        path.display()
+                    );
+                    detach::abort(path, top.device);
+                }
                 Answer::Silent => return Err(Failure::Silent { path: path.into() }),
                 Answer::Dead | Answer::NotForUs => {}
             }

@@ -173,6 +173,14 @@ pub fn process(pid: u32) -> Option<Process> {
     Process::look(pid)
 }
 
+/// Whether this process was ended and is still there: nobody has asked for its end, or a thread of it cannot end.
+pub fn is_zombie(pid: u32) -> bool {
+    // 1234 (a name, with anything in it) Z 1 ...
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let end = stat.iter().rposition(|byte| *byte == b')').unwrap_or(stat.len());
+    stat.get(end + 2) == Some(&b'Z')
+}
+
 /// `None` of a process of the kernel's own, or of one that has ended.
 fn command_line(dir: &Path) -> Option<Vec<u8>> {
     for _ in 0..LOOKS {
@@ -216,6 +224,20 @@ mod tests {
             let seen = others().find(|process| process.pid == child.0.id()).unwrap();
             assert_eq!(seen.arguments.first().unwrap(), "/opt/bin/client");
         }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_told_from_one_that_runs() {
+        let mut child = Command::new("sleep").arg("30").spawn().unwrap();
+        assert!(!is_zombie(child.id()));
+        child.kill().unwrap();
+        let start = std::time::Instant::now();
+        while !is_zombie(child.id()) {
+            assert!(start.elapsed().as_secs() < 10);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(!is_zombie(child.id()));
     }
 
     #[test]

@@ -249,9 +249,10 @@ impl World {
     /// Kills the daemon of one mount, and mounts there again, which clears the dead mount.
     fn kill(&self, mut mount: Mount) {
         while self.wait(Duration::from_millis(1500)) {
-            mount.kill();
+            let mut daemon = mount.kill_and_leave();
             count(&self.counts.kills);
             mount = self.sessions.store.mount_at(&self.killed, &[] as &[&str]);
+            assert!(support::wait(&mut daemon, SOON).is_some(), "a killed daemon does not end");
         }
     }
 

@@ -376,10 +376,18 @@ impl Mount {
     /// Kills the daemon so that a dead mount is left ("Transport endpoint is not connected").
     pub fn kill(mut self) -> PathBuf {
         let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
         let path = self.path.clone();
+        let ended = wait(&mut self.daemon, Duration::from_secs(10)).is_some();
         std::mem::forget(self);
+        assert!(ended, "the daemon of {} does not end", path.display());
         path
+    }
+
+    /// Kills the daemon, and does not wait for its end: a thread of it may wait for a reader that waits for it.
+    pub fn kill_and_leave(mut self) -> Child {
+        let _ = self.daemon.kill();
+        let mut this = std::mem::ManuallyDrop::new(self);
+        std::mem::replace(&mut this.daemon, Command::new("true").spawn().unwrap())
     }
 
     fn take_log(&mut self) -> String {
