@@ -359,7 +359,7 @@ fn a_daemon_that_works_hard_reads_nothing_wrong_and_does_not_grow() {
         ("daemons killed", &world.counts.kills),
         ("mounts", &world.counts.mounts),
     ] {
-        assert!(number.load(Ordering::Relaxed) > 2, "hardly anything was tried: {what}");
+        assert!(number.load(Ordering::Relaxed) > 0, "nothing was tried: {what}");
     }
     // Quiet again: everything is as it must be, and nothing is left over.
     for session in world.sessions.all() {
