@@ -295,6 +295,9 @@ impl Drop for Over<'_> {
     }
 }
 
+/// What one of the threads does again and again, with a seed.
+type Work = fn(&World, u64);
+
 #[test]
 fn a_daemon_that_works_hard_reads_nothing_wrong_and_does_not_grow() {
     let seconds = std::env::var("TURNFS_TEST_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
@@ -318,7 +321,7 @@ fn a_daemon_that_works_hard_reads_nothing_wrong_and_does_not_grow() {
     std::thread::scope(|scope| {
         let world = &world;
         let mut workers = Vec::new();
-        let works: [(fn(&World, u64), u64); 9] = [
+        let works: [(Work, u64); 9] = [
             (World::append, 1),
             (World::append, 2),
             (World::read_exactly, 3),
