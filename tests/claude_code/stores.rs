@@ -1,6 +1,7 @@
 //! Which sessions a store has, and who is at work in one.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::json;
 use turnfs::session::{Errno, Refusal};
@@ -111,4 +112,51 @@ fn a_look_that_finds_nothing_new_is_the_very_same_and_titles_follow_the_file() {
     // Far from both ends it is found when the session is read.
     store.turn(&"x".repeat(200_000));
     assert_eq!(store.history().name.as_deref(), Some("Mine"));
+}
+
+/// `/cd` in the client: the transcript goes to the other project's folder, and says so.
+#[test]
+fn a_session_that_was_moved_belongs_to_the_project_it_was_moved_to_and_so_do_its_cuts() {
+    for last in ["/w/p", "/w-p"] {
+        let mut store = Store::with_turns(&["a"]);
+        // It was in another project that has the same folder, and perhaps came back.
+        for project in ["/w-p", last] {
+            store.raw(&json!({"type": "relocated", "sessionId": ID, "relocatedCwd": project}));
+            store.turn("b");
+        }
+        assert_eq!(store.projects(), [Path::new(last)]);
+        for n in [0, 1, 2] {
+            store.fork(n);
+            assert_eq!(store.projects(), [Path::new(last)], "fork {n}");
+        }
+        let before = fs::read(store.file()).unwrap();
+        for n in [2, 1] {
+            store.undo(n).unwrap();
+            assert_eq!(store.prompts().len(), n as usize);
+            assert_eq!(store.projects(), [Path::new(last)], "undo {n}");
+            store.redo().unwrap();
+            assert_eq!(fs::read(store.file()).unwrap(), before);
+        }
+    }
+}
+
+/// Somebody renamed a project and the store's folder with it, and the client went on there.
+#[test]
+fn a_session_that_goes_on_in_the_folder_of_another_project_belongs_there() {
+    let mut store = Store::new();
+    store.cwd = "/w/old".into();
+    store.turn("a");
+    assert_eq!(store.projects(), [Path::new("/w/old")]);
+    store.cwd = "/w/p".into();
+    store.turn("b");
+    assert_eq!(store.projects(), [Path::new("/w/p")]);
+    store.fork(0);
+    assert_eq!(store.projects(), [Path::new("/w/p")]);
+    store.undo(1).unwrap();
+    assert_eq!(store.projects(), [Path::new("/w/p")]);
+    store.redo().unwrap();
+    // A directory below the project is no other project.
+    store.cwd = "/w/p/sub".into();
+    store.turn("c");
+    assert_eq!(store.projects(), [Path::new("/w/p")]);
 }

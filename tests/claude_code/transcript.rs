@@ -16,6 +16,8 @@ pub struct Store {
     top: tempfile::TempDir,
     pub agent: Arc<dyn AgentStore>,
     records: u32,
+    /// What the next record names as its directory.
+    pub cwd: String,
     /// What the next record follows.
     pub last: Option<String>,
 }
@@ -26,7 +28,7 @@ impl Store {
         let root = top.path().join("store");
         fs::create_dir_all(root.join("projects/-w-p")).unwrap();
         let agent = open(AgentKind::ClaudeCode, &*root);
-        Store { top, agent, records: 0, last: None }
+        Store { top, agent, records: 0, cwd: "/w/p".into(), last: None }
     }
 
     pub fn with_turns(prompts: &[&str]) -> Store {
@@ -54,7 +56,7 @@ impl Store {
         let uuid = format!("record-{}", self.records);
         let time = format!("2026-01-02T03:{:02}:{:02}.000Z", self.records / 60, self.records % 60);
         let mut record = json!({"parentUuid": self.last, "isSidechain": false, "type": kind, "uuid": uuid,
-            "timestamp": time, "sessionId": ID, "cwd": "/w/p"});
+            "timestamp": time, "sessionId": ID, "cwd": self.cwd});
         record.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         self.raw(&record);
         self.last = Some(uuid.clone());
@@ -119,6 +121,16 @@ impl Store {
             json!({"isCompactSummary": true, "isVisibleInTranscriptOnly": true,
             "message": {"role": "user", "content": summary}}),
         );
+    }
+
+    /// The projects of all sessions of the store, each named once.
+    pub fn projects(&self) -> Vec<PathBuf> {
+        let found = self.agent.discover().unwrap();
+        let place = |session: &Arc<Session>| session.place.project().unwrap().to_owned();
+        let mut projects: Vec<_> = found.sessions.iter().map(place).collect();
+        projects.sort();
+        projects.dedup();
+        projects
     }
 
     pub fn session(&self) -> Session {

@@ -15,8 +15,8 @@ use super::tree::{self, Owner, Tree, What};
 use super::writer::{self, Live};
 use crate::host::processes::Running;
 use crate::session::{
-    Changes, Content, DamageClass, ForkPlan, History, Lock, NewFiles, Part, Piece, Plan, Postcondition,
-    Refusal, Result, Session, Step, UndoPlan,
+    Changes, Content, DamageClass, ForkPlan, History, Lock, NewFiles, Part, Piece, Place, Plan,
+    Postcondition, Refusal, Result, Session, Step, UndoPlan,
 };
 use crate::transcript::{self, Passes};
 
@@ -67,13 +67,16 @@ pub(super) fn prefixes(tree: &Tree<'_>) -> Vec<Option<Prefix>> {
         }
         seen.push((last, leads));
     }
+    // Where the client moved the session to must not be lost with the end of its file.
+    let moved = tree.lines.iter().rposition(|line| matches!(line.what, What::Relocated));
     let mut end = ends[0];
     let prefix = |turns: usize| {
         end = end.max(ends[turns]);
         let is_leaf = |at: &&usize| tree.is_leaf(**at);
         let wanted = tree.path.story[..tree.path.end(turns)].iter().rev().find(is_leaf).copied();
         let (last, leads) = *seen.get(end.checked_sub(1)?)?;
-        let sound = spoilt.is_none_or(|spoilt| spoilt >= end) && leads && last == wanted;
+        let is_here = moved.is_none_or(|moved| moved < end);
+        let sound = spoilt.is_none_or(|spoilt| spoilt >= end) && is_here && leads && last == wanted;
         let line = &tree.lines[end - 1];
         sound.then_some(Prefix { bytes: line.end, lines: line.line })
     };
@@ -136,20 +139,25 @@ impl Cutting {
         Ok(Cutting { transcript, file, unterminated })
     }
 
-    /// The kept lines as parts of a new transcript. `id`: the session's, where it is another one; `cwd`: the project's.
+    /// The kept lines as parts of a new transcript.
     fn parts(
         &self,
         tree: &Tree<'_>,
         path: &tree::Path,
         turns: usize,
-        id: Option<&str>,
-        cwd: Option<&str>,
+        now: &Now<'_>,
         bridged: &Bridged,
     ) -> Vec<Part> {
+        let Now { id, cwd, .. } = *now;
         let file: Arc<Path> = self.file.as_path().into();
         let kept_with = kept_with(tree, path);
         let is_kept = |index: &usize| {
-            let goes_along = id.is_none() || !matches!(tree.lines[*index].what, What::Worktree);
+            let goes_along = match tree.lines[*index].what {
+                What::Worktree => id.is_none(),
+                // Said anew, as the kept ones may name a project that it was in before.
+                What::Relocated => false,
+                _ => true,
+            };
             let is_needed = kept_with[*index].is_some_and(|needed| needed <= turns);
             goes_along && is_needed && !bridged.gone.contains(index)
         };
@@ -179,13 +187,13 @@ impl Cutting {
         let story = &path.story[..path.end(turns)];
         let end = story.iter().rev().find(|index| tree.is_leaf(**index));
         let last = kept.iter().rev().find(|index| tree.is_leaf(**index));
-        if let Some(end) = end.filter(|end| Some(*end) != last) {
-            if self.unterminated && kept.last() == Some(&(tree.lines.len() - 1)) {
-                parts.push(Part::Bytes(b"\n".to_vec()));
-            }
-            // Without this note the client would go on from a record beside the conversation.
-            parts.extend(self.note(tree, *end, id));
+        // Without this note the client would go on from a record beside the conversation.
+        let end = end.filter(|end| Some(*end) != last).map(|end| self.note(tree, *end, id));
+        let mut notes = end.into_iter().chain(now.relocated()).flatten().peekable();
+        if notes.peek().is_some() && self.unterminated && kept.last() == Some(&(tree.lines.len() - 1)) {
+            parts.push(Part::Bytes(b"\n".to_vec()));
         }
+        parts.extend(notes);
         parts
     }
 
@@ -209,6 +217,33 @@ impl Cutting {
         parts.push(Part::Bytes(b"\"}\n".to_vec()));
         parts
     }
+}
+
+/// What a transcript that is written anew says of its session.
+#[derive(Default)]
+struct Now<'a> {
+    /// Its id, where it is another session.
+    id: Option<&'a str>,
+    /// Its project as it stands in a JSON string, where every record is to name another one.
+    cwd: Option<&'a str>,
+    /// The session and the project that it was moved to since it was begun.
+    moved: Option<(&'a str, &'a Path)>,
+}
+
+impl Now<'_> {
+    /// The client's note that the session was moved.
+    fn relocated(&self) -> Option<Vec<Part>> {
+        let (id, project) = self.moved?;
+        let note = serde_json::json!({"type": "relocated", "sessionId": id, "relocatedCwd": project.to_string_lossy()});
+        Some(vec![Part::Bytes(format!("{note}\n").into_bytes())])
+    }
+}
+
+/// The project that a session is in, if it was begun in another one.
+fn moved(session: &Session) -> Option<&Path> {
+    let project = session.place.project()?;
+    let begun = session.begun.cwd.as_ref().map(|cwd| Place::recorded(cwd))?;
+    (begun.project() != Some(project)).then_some(project)
 }
 
 /// What a turn that is left out takes with it, and how what followed it is linked to what came before it.
@@ -296,12 +331,15 @@ pub(super) fn plan_fork(
     let id = uuid::Uuid::new_v4().to_string();
     let file = layout::transcript(session, project, &id);
     let cwd = project.map(layout::json_text);
+    let moved = if project.is_none() { moved(session) } else { None };
+    let moved = moved.map(|project| (id.as_str(), project));
+    let now = Now { id: Some(&id), cwd: cwd.as_deref(), moved };
     let (turns, bridged) = match &history.left_out {
         None => (n + 1, Bridged::default()),
         // It is one of the turns of the path, which has its number.
         Some(left_out) => (n + 2, Bridged::over(session, &cutting, &reading.tree, &path, left_out.n)?),
     };
-    let parts = cutting.parts(&reading.tree, &path, turns as usize, Some(&id), cwd.as_deref(), &bridged);
+    let parts = cutting.parts(&reading.tree, &path, turns as usize, &now, &bridged);
     let files = vec![(file.clone(), Content::Parts(parts))];
     Ok(Plan {
         made: NewFiles::Beside { files, rows: None },
@@ -330,10 +368,14 @@ pub(super) fn plan_undo(session: &Session, history: &History, n: u32) -> Result<
     let reading = Reading::of(&cutting.transcript, &cutting.file, false);
     let tree = &reading.tree;
     let file = cutting.file.clone();
-    let step = match prefixes(tree).get(n as usize).copied().flatten() {
+    let moved = moved(session);
+    let now = Now { moved: moved.map(|project| (&*session.id, project)), ..Now::default() };
+    let has_note = tree.lines.iter().any(|line| matches!(line.what, What::Relocated));
+    let prefix = prefixes(tree).get(n as usize).copied().flatten();
+    let step = match prefix.filter(|_| has_note || moved.is_none()) {
         Some(prefix) => Step::KeepPrefix { file: file.clone(), bytes: prefix.bytes },
         None => {
-            let parts = cutting.parts(tree, &tree.path, n as usize, None, None, &Bridged::default());
+            let parts = cutting.parts(tree, &tree.path, n as usize, &now, &Bridged::default());
             Step::Overwrite { file: file.clone(), content: Content::Parts(parts) }
         }
     };

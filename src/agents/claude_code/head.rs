@@ -13,7 +13,7 @@ use crate::transcript::{StoreDir, read_full, scan_bytes};
 /// How much of the beginning is read first, and at most, bytes.
 const FIRST: u64 = 32 * 1024;
 const LONGEST: u64 = 1 << 20;
-/// How much of the end is searched for titles, bytes; the client writes them again when it ends.
+/// How much of the end is searched for notes, bytes; the client writes them again when it ends, and in between.
 const TAIL: u64 = 64 * 1024;
 
 /// What the beginning of a transcript says.
@@ -56,27 +56,32 @@ impl Head {
     }
 }
 
-/// What a session is called.
+/// What the client notes of a session again and again, so that it stands near the end: what it is called, and where it
+/// was moved to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Titles {
-    /// By its user.
+pub(super) struct Notes {
+    /// Its name, by its user.
     pub custom: Option<String>,
     ai: Option<String>,
     /// By older versions.
     summary: Option<String>,
+    /// The project that `/cd` moved it to.
+    pub relocated: Option<String>,
 }
 
-impl Titles {
-    pub fn shown(&self) -> Option<&str> {
+impl Notes {
+    /// What the session is called.
+    pub fn title(&self) -> Option<&str> {
         [&self.custom, &self.ai, &self.summary].into_iter().find_map(|title| title.as_deref())
     }
 
     /// These, and the others where these have none.
-    pub fn or(self, others: Titles) -> Titles {
-        Titles {
+    pub fn or(self, others: Notes) -> Notes {
+        Notes {
             custom: self.custom.or(others.custom),
             ai: self.ai.or(others.ai),
             summary: self.summary.or(others.summary),
+            relocated: self.relocated.or(others.relocated),
         }
     }
 
@@ -86,6 +91,7 @@ impl Titles {
             "custom-title" => self.custom = title(record.custom_title),
             "ai-title" => self.ai = title(record.ai_title).or(self.ai.take()),
             "summary" => self.summary = title(record.summary).or(self.summary.take()),
+            "relocated" => self.relocated = title(record.relocated_cwd).or(self.relocated.take()),
             _ => {}
         }
     }
@@ -95,7 +101,7 @@ impl Titles {
 ///
 /// # Errors
 /// What prevents reading.
-pub(super) fn read(folder: &StoreDir, name: &Path, len: u64) -> Result<(Head, Titles)> {
+pub(super) fn read(folder: &StoreDir, name: &Path, len: u64) -> Result<(Head, Notes)> {
     of(folder, name, len, false)
 }
 
@@ -107,55 +113,82 @@ pub(super) fn of_subagent(folder: &StoreDir, name: &Path, len: u64) -> Result<He
     of(folder, name, len, true).map(|(head, _)| head)
 }
 
-fn of(folder: &StoreDir, name: &Path, len: u64, sidechain: bool) -> Result<(Head, Titles)> {
+fn of(folder: &StoreDir, name: &Path, len: u64, sidechain: bool) -> Result<(Head, Notes)> {
     let mut most = FIRST;
     loop {
         let bytes = part(folder, name, 0, most.min(len))?;
-        let (mut head, mut titles) = (Head::default(), Titles::default());
+        let (mut head, mut notes) = (Head::default(), Notes::default());
         scan_bytes(&bytes, 1, 0, |line| {
             // The last line may go on behind what was read.
             let is_whole = line.terminated || bytes.len() as u64 == len;
             if is_whole
-                && (!head.is_whole() || is_title(line.bytes))
+                && (!head.is_whole() || is_note(line.bytes))
                 && let Ok(record) = Record::parse(line.bytes)
             {
                 head.add(&record, sidechain);
-                titles.add(&record);
+                notes.add(&record);
             }
         });
         if head.is_whole() || bytes.len() as u64 >= len || most >= LONGEST {
-            let titles = match sidechain || len <= most {
-                true => titles,
-                false => tail(folder, name, len)?.or(titles),
+            let notes = match sidechain || len <= most {
+                true => notes,
+                false => tail(folder, name, len)?.or(notes),
             };
-            return Ok((head, titles));
+            return Ok((head, notes));
         }
         most = (most * 8).min(LONGEST);
     }
 }
 
-/// The titles at the end of a transcript of `len` bytes.
+/// The notes at the end of a transcript of `len` bytes.
 ///
 /// # Errors
 /// What prevents reading.
-pub(super) fn tail(folder: &StoreDir, name: &Path, len: u64) -> Result<Titles> {
+pub(super) fn tail(folder: &StoreDir, name: &Path, len: u64) -> Result<Notes> {
     let from = len.saturating_sub(TAIL);
     let bytes = part(folder, name, from, len - from)?;
-    let mut titles = Titles::default();
+    let mut notes = Notes::default();
     scan_bytes(&bytes, 1, from, |line| {
-        if is_title(line.bytes)
+        if is_note(line.bytes)
             && let Ok(record) = Record::parse(line.bytes)
         {
-            titles.add(&record);
+            notes.add(&record);
         }
     });
-    Ok(titles)
+    Ok(notes)
 }
 
-/// Whether a line may be one that names the session; cheaper than to parse it.
-fn is_title(line: &[u8]) -> bool {
+/// Whether a line may be a note; cheaper than to parse it.
+fn is_note(line: &[u8]) -> bool {
     line.len() < 16 * 1024
-        && ["Title\"", "\"summary\""].iter().any(|mark| memchr::memmem::find(line, mark.as_bytes()).is_some())
+        && ["Title\"", "\"summary\"", "\"relocatedCwd\""]
+            .iter()
+            .any(|mark| memchr::memmem::find(line, mark.as_bytes()).is_some())
+}
+
+/// Of the directories that the records at the end name, the last one that `fits`.
+///
+/// # Errors
+/// What prevents reading.
+pub(super) fn last_cwd(
+    folder: &StoreDir,
+    name: &Path,
+    len: u64,
+    fits: impl Fn(&str) -> bool,
+) -> Result<Option<String>> {
+    let from = len.saturating_sub(TAIL);
+    let bytes = part(folder, name, from, len - from)?;
+    let mut last = None;
+    scan_bytes(&bytes, 1, from, |line| {
+        // The first line may have begun before.
+        if let Ok(record) = Record::parse(line.bytes)
+            && let Some(cwd) = text(record.cwd)
+            && fits(&cwd)
+        {
+            last = Some(cwd.into_owned());
+        }
+    });
+    Ok(last)
 }
 
 fn part(folder: &StoreDir, name: &Path, from: u64, len: u64) -> Result<Vec<u8>> {

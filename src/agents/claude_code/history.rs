@@ -120,6 +120,7 @@ fn what(record: &Record<'_>, line: &[u8], model: Option<&Arc<str>>) -> What {
         "last-prompt" => What::LastPrompt { leaf: key_of(record.leaf_uuid), explicit: record.is_explicit() },
         "queue-operation" | "mode" | "permission-mode" => What::Lead(None),
         "worktree-state" => What::Worktree,
+        "relocated" => What::Relocated,
         "file-history-snapshot" => key_of(record.message_id).map_or(What::Other, |key| What::Lead(Some(key))),
         _ => What::Other,
     }

@@ -1,7 +1,7 @@
 //! Where Claude Code keeps what, and which sessions a store has.
 //!
 //! `projects/<slug>/<session>.jsonl`. A slug is made of the project's path and cannot be turned back, and several
-//! projects may share one: a session belongs to the `cwd` that its first records name. Facts:
+//! projects may share one: a session belongs to the `cwd` that its first records name, unless it was moved. Facts:
 //! `docs/stores/claude-code.md`, "1. Layout".
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::head::{self, Head, Titles};
+use super::head::{self, Head, Notes};
 use crate::agents::{Discovery, is_file_name};
 use crate::host::mountinfo::Device;
 use crate::session::{AgentKind, Begun, Damage, Place, Refusal, Result, Session, SessionKey};
@@ -83,7 +83,7 @@ impl Look {
 struct Known {
     stamp: Stamp,
     head: Head,
-    titles: Titles,
+    notes: Notes,
     /// Of the directory of what tools put out, and what is in it.
     outputs: (Option<Stamp>, Vec<PathBuf>),
     session: Arc<Session>,
@@ -239,11 +239,11 @@ impl Finder<'_> {
         let known = last.map(|(_, known)| known);
         let has_grown = |known: &&Known| known.head.is_whole() && stamp.may_have_grown_from(&known.stamp);
         let before = known.filter(has_grown);
-        let (head, titles) = match before {
-            _ if stamp.kind != EntryKind::File => (Head::default(), Titles::default()),
+        let (head, notes) = match before {
+            _ if stamp.kind != EntryKind::File => (Head::default(), Notes::default()),
             Some(known) => {
                 let tail = head::tail(folder, name, stamp.len).unwrap_or_default();
-                (known.head.clone(), tail.or(known.titles.clone()))
+                (known.head.clone(), tail.or(known.notes.clone()))
             }
             None => head::read(folder, name, stamp.len).unwrap_or_default(),
         };
@@ -252,13 +252,14 @@ impl Finder<'_> {
             (Some((_, dir)), _) => self.outputs(folder, dir, file),
             (None, _) => Vec::new(),
         };
-        let session = Arc::new(self.session(file, id, &stamp, &head, &titles, &listed));
+        let cwd = cwd(folder, name, stamp.len, &head, &notes);
+        let session = Arc::new(self.session(file, id, cwd.as_deref(), &stamp, (&head, &notes), &listed));
         // What is as it was is the very same.
         let session =
             known.map(|known| &known.session).filter(|old| **old == session).cloned().unwrap_or(session);
         self.found.sessions.push(session.clone());
         let outputs = (outputs.map(|(stamp, _)| stamp), listed);
-        self.known.insert(file.clone(), Known { stamp, head, titles, outputs, session });
+        self.known.insert(file.clone(), Known { stamp, head, notes, outputs, session });
     }
 
     fn outputs(&self, folder: &StoreDir, dir: &Path, transcript: &Path) -> Vec<PathBuf> {
@@ -272,20 +273,36 @@ impl Finder<'_> {
         &self,
         file: &Arc<Path>,
         id: &str,
+        cwd: Option<&str>,
         stamp: &Stamp,
-        head: &Head,
-        titles: &Titles,
+        (head, notes): (&Head, &Notes),
         outputs: &[PathBuf],
     ) -> Session {
-        let place = match &head.cwd {
+        let place = match cwd {
             Some(cwd) => Place::recorded(cwd),
             None => Place::Unplaced { reason: "no record of it names a directory".into() },
         };
         Session {
             sidecars: outputs.to_vec(),
-            ..session(self.root, file.clone(), id, place, stamp, head, titles)
+            ..session(self.root, file.clone(), id, place, stamp, head, notes)
         }
     }
+}
+
+/// The project of a transcript in this folder, as recorded. The client finds a session only in the folder of the project
+/// that it is started in, so a session that was begun elsewhere, and of whose last records one agrees with the folder, is there now:
+/// it was moved by hand, together with its project.
+fn cwd(folder: &StoreDir, name: &Path, len: u64, head: &Head, notes: &Notes) -> Option<String> {
+    let is_here = |cwd: &str| folder.path().file_name() == Some(slug(Path::new(cwd)).as_ref());
+    if let Some(relocated) = &notes.relocated {
+        return Some(relocated.clone());
+    }
+    let begun = head.cwd.clone()?;
+    if is_here(&begun) {
+        return Some(begun);
+    }
+    let last = head::last_cwd(folder, name, len, is_here).ok().flatten();
+    Some(last.unwrap_or(begun))
 }
 
 /// A session as its head tells it.
@@ -296,7 +313,7 @@ pub(super) fn session(
     place: Place,
     stamp: &Stamp,
     head: &Head,
-    titles: &Titles,
+    notes: &Notes,
 ) -> Session {
     let created = head.created.or_else(|| stamp.born()).unwrap_or_else(|| stamp.modified());
     Session {
@@ -304,8 +321,8 @@ pub(super) fn session(
         key: SessionKey { agent: AgentKind::ClaudeCode, root: root.clone(), path: file },
         id: id.to_owned(),
         place,
-        name: titles.custom.clone(),
-        title: titles.shown().map(str::to_owned),
+        name: notes.custom.clone(),
+        title: notes.title().map(str::to_owned),
         first_prompt: head.first_prompt.clone(),
         created,
         // The client continues the session whose file is the newest, whatever its records say.

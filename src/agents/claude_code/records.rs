@@ -132,6 +132,8 @@ pub(super) struct Record<'a> {
     #[serde(borrow)]
     pub summary: Raw<'a>,
     #[serde(borrow)]
+    pub relocated_cwd: Raw<'a>,
+    #[serde(borrow)]
     origin: Raw<'a>,
 }
 

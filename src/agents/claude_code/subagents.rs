@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::head::{self, Head, Titles};
+use super::head::{self, Head, Notes};
 use super::layout::{self, AGENT, SUBAGENTS, TRANSCRIPT};
 use super::records::{Raw, text};
 use crate::agents::is_file_name;
@@ -110,8 +110,8 @@ impl Subagents {
         if !all && known.head.session.as_deref() != Some(&parent.id) {
             return Ok(None);
         }
-        let (file, titles, place) = (Arc::from(path.join(&file)), Titles::default(), parent.place.clone());
-        let session = layout::session(&parent.key.root, file, name, place, &stamp, &known.head, &titles);
+        let (file, notes, place) = (Arc::from(path.join(&file)), Notes::default(), parent.place.clone());
+        let session = layout::session(&parent.key.root, file, name, place, &stamp, &known.head, &notes);
         Ok(Some(Session { title: known.title, subagent: Some(name.to_owned()), ..session }))
     }
 

@@ -37,6 +37,8 @@ pub(super) enum What {
     Lead(Option<Key>),
     /// The worktree that this very session is in: a fork is not in it.
     Worktree,
+    /// The client's note that it moved the session to another project.
+    Relocated,
     /// Only its place in the file counts.
     Other,
 }
