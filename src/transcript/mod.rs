@@ -6,6 +6,7 @@
 
 mod blocks;
 mod compressed;
+mod cursor;
 mod damaged;
 pub mod metrics;
 mod open;
@@ -17,12 +18,13 @@ mod walk;
 
 pub use blocks::{Blocks, Evidence};
 pub use compressed::{is_packed, plain, plain_stream};
+pub use cursor::Prefix;
 pub use damaged::{Format, Inspector, is_deeper, is_json};
 pub use open::{Entry, EntryKind, StoreDir, list};
 pub use passes::Passes;
 #[cfg(any(test, feature = "faults"))]
 pub use racy::set_racy_window;
-pub use scan::{LONGEST_LINE, Line, Prefix, Scanned, hash_of, prefixes, scan, scan_bytes};
+pub use scan::{LONGEST_LINE, Line, Scanned, hash_of, prefixes, scan, scan_bytes};
 pub use stamp::{FsTrust, Stamp, clock, file_system_is_tested};
 pub use walk::{Last, Link, Owner, Place, Stop, locate, path_of};
 

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::blocks::{Blocks, Evidence};
-use super::scan::{Cursor, Place, Source, steady};
+use super::cursor::{Cursor, Place, Source, Stop};
+use super::scan::steady;
 use super::stamp::clock;
 use super::{Line, Scanned, Stamp, StoreDir, compressed};
 use crate::session::{Refusal, Result};
@@ -77,7 +78,48 @@ impl Passes {
         file: &Path,
         basis: B,
         start: impl Fn() -> T,
-        each: impl FnMut(&mut T, Line<'_>),
+        mut each: impl FnMut(&mut T, Line<'_>),
+    ) -> Result<Option<(T, Scanned)>>
+    where
+        T: Clone + Send + 'static,
+        B: Clone + PartialEq + Send + 'static,
+    {
+        let lines = |cursor: Cursor<'_>, number, found: &mut Found<'_, T>| {
+            cursor.lines(number, &mut |line| each(found.of(&line), line))
+        };
+        self.pass(store, file, basis, start, lines)
+    }
+
+    /// As [`Passes::scan`], with what `map` makes of each line by itself, on several threads where that is worth it.
+    ///
+    /// # Errors
+    /// As [`Passes::scan`].
+    pub fn scan_with<T, B, M: Send>(
+        &mut self,
+        store: &StoreDir,
+        file: &Path,
+        basis: B,
+        start: impl Fn() -> T,
+        (map, mut each): (impl Fn(&Line<'_>) -> M + Sync, impl FnMut(&mut T, Line<'_>, M)),
+    ) -> Result<Option<(T, Scanned)>>
+    where
+        T: Clone + Send + 'static,
+        B: Clone + PartialEq + Send + 'static,
+    {
+        let lines = |cursor: Cursor<'_>, number, found: &mut Found<'_, T>| {
+            cursor.lines_with(number, &map, &mut |line, made| each(found.of(&line), line, made))
+        };
+        self.pass(store, file, basis, start, lines)
+    }
+
+    /// `lines` gives the lines from a place on, which has a number, to what is found.
+    fn pass<T, B>(
+        &mut self,
+        store: &StoreDir,
+        file: &Path,
+        basis: B,
+        start: impl Fn() -> T,
+        lines: impl FnMut(Cursor<'_>, u64, &mut Found<'_, T>) -> std::io::Result<Stop>,
     ) -> Result<Option<(T, Scanned)>>
     where
         T: Clone + Send + 'static,
@@ -103,7 +145,7 @@ impl Passes {
             resume = Some(Before { stopped: *found, blocks: kept.blocks, stamp: kept.stamp });
         }
         let from = resume.as_ref().map_or(0, |before| before.stopped.place.at());
-        let went = go_on(&opened, &path, resume, basis, start, each)?;
+        let went = go_on(&opened, &path, resume, basis, start, lines)?;
         let Outcome { found, stopped, scanned, blocks, resumed, believed } = went;
         let same = match known {
             Some((before, same)) if (before.len, before.hash) == (scanned.len, scanned.hash) => same,
@@ -156,6 +198,25 @@ impl Passes {
     }
 }
 
+/// What a pass finds.
+struct Found<'t, T> {
+    /// In complete lines.
+    complete: &'t mut T,
+    /// In these and a last line that has no end.
+    tail: Option<T>,
+}
+
+impl<T: Clone> Found<'_, T> {
+    /// What this line adds to.
+    fn of(&mut self, line: &Line<'_>) -> &mut T {
+        match line.terminated {
+            true => self.complete,
+            // The next append goes on with this very line.
+            false => self.tail.insert(self.complete.clone()),
+        }
+    }
+}
+
 /// A pass that came to the end of a file.
 struct Outcome<T, B> {
     found: T,
@@ -175,7 +236,7 @@ fn go_on<T: Clone, B: Clone>(
     before: Option<Before<T, B>>,
     basis: B,
     start: impl Fn() -> T,
-    mut each: impl FnMut(&mut T, Line<'_>),
+    mut lines: impl FnMut(Cursor<'_>, u64, &mut Found<'_, T>) -> std::io::Result<Stop>,
 ) -> Result<Outcome<T, B>> {
     let mut resumed = before.is_some();
     let mut last = before;
@@ -207,21 +268,14 @@ fn go_on<T: Clone, B: Clone>(
             resumed = false;
             Stopped { found: start(), basis: basis.clone(), place: Place::start() }
         });
-        let mut tail = None;
-        let mut line = |line: Line<'_>| {
-            if line.terminated {
-                each(&mut stopped.found, line);
-            } else {
-                // The next append goes on with this very line.
-                each(tail.insert(stopped.found.clone()), line);
-            }
-        };
         let from = stopped.place.at();
         let cursor = match cursor {
             Some(cursor) => cursor,
             None => Cursor::new(Source::of(file, path, len)?),
         };
-        let stop = cursor.lines(stopped.place.line, &mut line)?;
+        let mut found = Found { complete: &mut stopped.found, tail: None };
+        let stop = lines(cursor, stopped.place.line, &mut found)?;
+        let tail = found.tail;
         parsed += stop.len - from;
         stopped.place = stop.place;
         let found = tail.unwrap_or_else(|| stopped.found.clone());

@@ -44,77 +44,134 @@ pub(super) fn read(
         model: None,
         is_conversation: false,
     };
-    let each = |transcript: &mut Transcript, line: transcript::Line<'_>| transcript.add(&line, sidechain);
-    let Some((transcript, scanned)) = passes.scan(&store, file, sidechain, start, each)? else {
+    let each =
+        |transcript: &mut Transcript, line: transcript::Line<'_>, parsed| transcript.add(&line, parsed);
+    let map = |line: &transcript::Line<'_>| Parsed::of(line, sidechain);
+    let Some((transcript, scanned)) = passes.scan_with(&store, file, sidechain, start, (map, each))? else {
         return Ok((None, missing()));
     };
     scanned.count(AgentKind::ClaudeCode);
     Ok((Some(transcript), FileView { file: file.to_owned(), len: Some(scanned.len), hash: scanned.hash }))
 }
 
-impl Transcript {
-    fn add(&mut self, line: &transcript::Line<'_>, sidechain: bool) {
+/// What a line says by itself.
+enum Parsed {
+    Record(Arc<Line>, Said),
+    /// Why it is JSON but no record, if it is that.
+    Not(Option<&'static str>),
+}
+
+/// What a record tells of its session.
+struct Said {
+    /// Somebody said something in it.
+    is_conversation: bool,
+    model: Option<Arc<str>>,
+    /// The session's name now; none, if it has lost that.
+    name: Option<Option<String>>,
+}
+
+impl Parsed {
+    fn of(line: &transcript::Line<'_>, sidechain: bool) -> Parsed {
         let parsed = if line.nuls > 0 || line.too_long { Err(None) } else { Record::parse(line.bytes) };
         match parsed {
-            Ok(record) => {
+            Ok(record) => Parsed::Record(Arc::new(Line::of(line, &record)), Said::of(&record, sidechain)),
+            Err(what) => Parsed::Not(what.filter(|_| is_json(line.bytes))),
+        }
+    }
+}
+
+impl Said {
+    fn of(record: &Record<'_>, sidechain: bool) -> Said {
+        let kind = record.kind();
+        let is_conversation =
+            matches!(kind, Kind::User | Kind::Assistant) && record.is_sidechain() == sidechain;
+        let model = record.model().filter(|_| is_conversation && kind == Kind::Assistant);
+        let name = text(record.custom_title).map(|name| Some(name.into_owned()).filter(|it| !it.is_empty()));
+        Said { is_conversation, model: model.map(|model| Arc::from(&*model)), name }
+    }
+}
+
+impl Transcript {
+    fn add(&mut self, line: &transcript::Line<'_>, parsed: Parsed) {
+        match parsed {
+            Parsed::Record(mut record, said) => {
                 self.inspector.record(line);
-                self.learn(&record, sidechain);
+                self.learn(said);
+                let own = Arc::make_mut(&mut record);
+                own.share(self.model.as_ref());
                 // Blank lines belong to what they follow, or to the first record.
-                let start = if self.lines.is_empty() { 0 } else { line.start };
-                self.lines.push(Arc::new(Line::of(line, start, &record, self.model.as_ref())));
+                if self.lines.is_empty() {
+                    own.begin_at(0);
+                }
+                self.lines.push(record);
             }
-            Err(_) if line.is_blank() && line.terminated => {
+            Parsed::Not(_) if line.is_blank() && line.terminated => {
                 if let Some(last) = self.lines.last_mut() {
                     Arc::make_mut(last).end = line.end;
                 }
             }
-            Err(what) => self.inspector.no_record(line, what.filter(|_| is_json(line.bytes))),
+            Parsed::Not(what) => self.inspector.no_record(line, what),
         }
     }
 
-    fn learn(&mut self, record: &Record<'_>, sidechain: bool) {
-        let kind = record.kind();
-        if matches!(kind, Kind::User | Kind::Assistant) && record.is_sidechain() == sidechain {
-            self.is_conversation = true;
-            if kind == Kind::Assistant
-                && let Some(model) = record.model()
-                && self.model.as_deref() != Some(&model)
-            {
-                self.model = Some(Arc::from(&*model));
-            }
+    fn learn(&mut self, said: Said) {
+        self.is_conversation |= said.is_conversation;
+        if said.model.is_some() && said.model != self.model {
+            self.model = said.model;
         }
-        if let Some(name) = text(record.custom_title) {
-            self.name = Some(name.into_owned()).filter(|name| !name.is_empty());
+        if let Some(name) = said.name {
+            self.name = name;
         }
     }
 }
 
 impl Line {
-    fn of(line: &transcript::Line<'_>, start: u64, record: &Record<'_>, model: Option<&Arc<str>>) -> Line {
-        let offset = (line.start - start) as usize;
+    fn of(line: &transcript::Line<'_>, record: &Record<'_>) -> Line {
         let place = |value: Raw<'_>| {
             let json = value?.get();
             let inner = json.strip_prefix('"')?.strip_suffix('"').filter(|inner| !inner.contains('\\'))?;
-            let at = offset + (inner.as_ptr() as usize).checked_sub(line.bytes.as_ptr() as usize)?;
+            let at = (inner.as_ptr() as usize).checked_sub(line.bytes.as_ptr() as usize)?;
             Some(u32::try_from(at).ok()?..u32::try_from(at + inner.len()).ok()?)
         };
         Line {
-            start,
+            start: line.start,
             end: line.end,
             line: line.number,
             time: record.time(),
             uuid_at: place(record.uuid),
             session_at: place(record.session_id),
             cwd_at: place(record.cwd),
-            what: what(record, line.bytes, model),
+            what: what(record, line.bytes),
+        }
+    }
+
+    /// It begins at this byte, before the one where its record does.
+    fn begin_at(&mut self, start: u64) {
+        let more = u32::try_from(self.start - start);
+        for place in [&mut self.uuid_at, &mut self.session_at, &mut self.cwd_at] {
+            let moved = |at: Range<u32>| {
+                let more = more.ok()?;
+                Some(at.start.checked_add(more)?..at.end.checked_add(more)?)
+            };
+            *place = place.take().and_then(moved);
+        }
+        self.start = start;
+    }
+
+    /// Its reply shares the name of this model, if it is of that.
+    fn share(&mut self, model: Option<&Arc<str>>) {
+        if let What::Node(Node { reply: Some(reply), .. }) = &mut self.what
+            && reply.model.as_ref() == model
+        {
+            reply.model = model.cloned();
         }
     }
 }
 
-fn what(record: &Record<'_>, line: &[u8], model: Option<&Arc<str>>) -> What {
+fn what(record: &Record<'_>, line: &[u8]) -> What {
     let key_of = |value| text(value).map(|uuid| key(&uuid));
     if let Some(key) = key_of(record.uuid) {
-        return What::Node(node(record, line, key, model));
+        return What::Node(node(record, line, key));
     }
     match &*record.type_name() {
         "last-prompt" => What::LastPrompt { leaf: key_of(record.leaf_uuid), explicit: record.is_explicit() },
@@ -126,7 +183,7 @@ fn what(record: &Record<'_>, line: &[u8], model: Option<&Arc<str>>) -> What {
     }
 }
 
-fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -> Node {
+fn node(record: &Record<'_>, line: &[u8], uuid: Key) -> Node {
     let key_of = |value| text(value).map(|uuid| key(&uuid));
     let length = |what| {
         let mut length = Length::default();
@@ -136,7 +193,7 @@ fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -
     let kind = record.kind();
     let (mut has_results, mut has_calls, mut is_interrupt) = (false, false, false);
     if matches!(kind, Kind::User | Kind::Assistant) {
-        super::records::each_block(record.said.content, |block| {
+        record.blocks.iter().for_each(|block| {
             match text(block.kind).as_deref() {
                 Some("tool_result") => has_results = true,
                 Some("tool_use") => has_calls = true,
@@ -164,7 +221,7 @@ fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -
         ends_turn: kind == Kind::System && text(record.subtype).as_deref() == Some("turn_duration"),
         has_results,
         has_calls,
-        reply: (kind == Kind::Assistant).then(|| Box::new(reply(record, model))),
+        reply: (kind == Kind::Assistant).then(|| Box::new(reply(record))),
         preserved: if is_boundary { record.preserved() } else { tree::Preserved::default() },
         prompt: may_begin_turn.then_some(()).map(prompt),
         text_len,
@@ -172,12 +229,10 @@ fn node(record: &Record<'_>, line: &[u8], uuid: Key, model: Option<&Arc<str>>) -
     }
 }
 
-/// `last_model`: the one that was named last, which most replies share.
-fn reply(record: &Record<'_>, last_model: Option<&Arc<str>>) -> Reply {
-    let shared = |named: &str| last_model.filter(|last| ***last == *named).cloned();
+fn reply(record: &Record<'_>) -> Reply {
     Reply {
         key: text(record.said.id).map(|id| key(&id)),
-        model: record.model().map(|named| shared(&named).unwrap_or_else(|| Arc::from(&*named))),
+        model: record.model().map(|named| Arc::from(&*named)),
         tokens: record.tokens(),
     }
 }

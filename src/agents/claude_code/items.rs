@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::records::{Attachment, Block, Kind, Raw, Record, Source, each_block, object, text};
+use super::records::{Attachment, Block, Kind, Raw, Record, Source, blocks, object, text};
 use super::tools;
 use crate::agents::data_url;
 use crate::session::{Item, ItemSink, Outcome, Refusal, Result};
@@ -19,7 +19,7 @@ pub(super) enum As {
 pub(super) fn of(record: &Record<'_>, line: &[u8], what: As, sink: &mut dyn FnMut(Item<'_>)) {
     match record.kind() {
         Kind::User => of_user(record, what, sink),
-        Kind::Assistant => each_block(record.said.content, |block| of_block(block, sink)),
+        Kind::Assistant => record.blocks.iter().for_each(|block| of_block(block, sink)),
         Kind::Attachment => of_attachment(object(record.attachment), sink),
         Kind::System => of_system(record, sink),
         // Without a uuid it is something that the client notes for itself.
@@ -32,12 +32,12 @@ pub(super) fn of(record: &Record<'_>, line: &[u8], what: As, sink: &mut dyn FnMu
 
 fn of_user(record: &Record<'_>, what: As, sink: &mut dyn FnMut(Item<'_>)) {
     if what == As::Prompt {
-        return each_block(record.said.content, |block| match text(block.text) {
+        return record.blocks.iter().for_each(|block| match text(block.text) {
             Some(text) => sink(Item::User { text }),
             None => of_block(block, sink),
         });
     }
-    each_block(record.said.content, |block| {
+    record.blocks.iter().for_each(|block| {
         let Some(text) = text(block.text) else { return of_block(block, sink) };
         let kind = match &*text {
             _ if record.is_summary() => return sink(Item::Compaction { text }),
@@ -53,7 +53,7 @@ fn of_user(record: &Record<'_>, what: As, sink: &mut dyn FnMut(Item<'_>)) {
     });
 }
 
-fn of_block(block: Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
+fn of_block(block: &Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
     let kind =
         text(block.kind).unwrap_or_else(|| if block.text.is_some() { "text".into() } else { "".into() });
     match &*kind {
@@ -74,8 +74,8 @@ fn of_block(block: Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
             let asked = tools::asked(&name, block.input.map_or("", RawValue::get));
             sink(Item::ToolCall { id: text(block.id).unwrap_or_default(), asked, name });
         }
-        "tool_result" => of_result(&block, sink),
-        "image" | "document" => of_source(&block, sink),
+        "tool_result" => of_result(block, sink),
+        "image" | "document" => of_source(block, sink),
         _ => sink(Item::Unknown { kind, json: "".into() }),
     }
 }
@@ -84,14 +84,14 @@ fn of_block(block: Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
 fn of_result(block: &Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
     let mut output = String::new();
     let mut blobs = Vec::new();
-    each_block(block.content, |part| match text(part.text) {
+    blocks(block.content).iter().for_each(|part| match text(part.text) {
         Some(text) => {
             if !output.is_empty() {
                 output.push('\n');
             }
             output.push_str(&text);
         }
-        None => blobs.push(part),
+        None => blobs.push(*part),
     });
     let is_error = block.is_error.is_some_and(|value| value.get() == "true");
     let id = text(block.tool_use_id).unwrap_or_default();
@@ -113,7 +113,7 @@ fn of_attachment(attachment: Attachment<'_>, sink: &mut dyn FnMut(Item<'_>)) {
     match &*kind {
         "queued_command" => {
             let by_user = text(attachment.mode).is_none_or(|mode| mode != "task-notification");
-            each_block(attachment.prompt, |block| match text(block.text) {
+            blocks(attachment.prompt).iter().for_each(|block| match text(block.text) {
                 Some(text) if by_user => sink(Item::Steer { text }),
                 Some(text) => sink(Item::Notice { kind: "task".into(), text }),
                 None => of_block(block, sink),

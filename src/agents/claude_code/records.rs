@@ -106,9 +106,11 @@ pub(super) struct Record<'a> {
     pub git_branch: Raw<'a>,
     #[serde(borrow)]
     message: Raw<'a>,
-    /// What is in `message`.
+    /// What is in `message`, and the blocks of its content.
     #[serde(skip)]
     pub said: Block<'a>,
+    #[serde(skip)]
+    pub blocks: Vec<Block<'a>>,
     #[serde(borrow)]
     tool_use_result: Raw<'a>,
     #[serde(borrow)]
@@ -138,7 +140,7 @@ pub(super) struct Record<'a> {
 }
 
 /// The message of a user or assistant record, or a block of its content.
-#[derive(Deserialize, Default)]
+#[derive(Clone, Copy, Deserialize, Default)]
 pub(super) struct Block<'a> {
     #[serde(borrow, rename = "type")]
     pub kind: Raw<'a>,
@@ -226,6 +228,7 @@ impl<'a> Record<'a> {
                 return Err(Some("a record without its message"));
             }
             record.said = object(record.message);
+            record.blocks = blocks(record.said.content);
         }
         Ok(record)
     }
@@ -316,7 +319,7 @@ impl<'a> Record<'a> {
         }
         let (mut results, mut own) = (false, true);
         let mut first = true;
-        each_block(self.said.content, |block| {
+        self.blocks.iter().for_each(|block| {
             results |= text(block.kind).as_deref() == Some("tool_result");
             if let Some(text) = text(block.text)
                 && std::mem::take(&mut first)
@@ -336,7 +339,7 @@ impl<'a> Record<'a> {
     /// The text of a user record: of several parts all of them, one below the other.
     pub fn prompt(&self) -> String {
         let mut all = String::new();
-        each_block(self.said.content, |block| {
+        self.blocks.iter().for_each(|block| {
             if let Some(text) = text(block.text) {
                 if !all.is_empty() {
                     all.push('\n');
@@ -366,12 +369,17 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Gives the blocks of a message's content to `each`; a string is one block of text.
-pub(super) fn each_block<'a>(content: Raw<'a>, mut each: impl FnMut(Block<'a>)) {
-    let Some(content) = content else { return };
+/// The blocks of a content: a text, or a list. Content of another form is shown nowhere; the record stays what it is.
+pub(super) fn blocks<'a>(content: Raw<'a>) -> Vec<Block<'a>> {
+    let Some(content) = content else { return Vec::new() };
     if content.get().starts_with('"') {
-        return each(Block { text: Some(content), ..Block::default() });
+        return vec![Block { text: Some(content), ..Block::default() }];
     }
-    // Content of another form is shown nowhere; the record stays what it is.
-    let _ = each_of(content, |block: &'a RawValue| each(object(Some(block))));
+    let mut blocks = Vec::new();
+    if each_of(content, |block: Block<'a>| blocks.push(block)).is_err() {
+        // Some are no objects, as nobody writes them.
+        blocks.clear();
+        let _ = each_of(content, |block: &'a RawValue| blocks.push(object(Some(block))));
+    }
+    blocks
 }

@@ -152,6 +152,10 @@ pub(super) struct Branch {
 pub(super) struct Tree<'t> {
     pub lines: &'t [Arc<Line>],
     at: KeyMap<usize>,
+    /// Whether a line's record counts: it is one of this conversation, and the first with its key.
+    counts: Vec<bool>,
+    /// The line of each record's parent, where both count.
+    parents: Vec<Option<usize>>,
     /// What each compaction goes on from.
     compacted: HashMap<usize, usize>,
     begins: Vec<bool>,
@@ -166,15 +170,23 @@ impl<'t> Tree<'t> {
     /// `sidechain`: these are the lines of a sub-agent.
     pub fn of(lines: &'t [Arc<Line>], sidechain: bool) -> Tree<'t> {
         let mut at = KeyMap::with_capacity_and_hasher(lines.len(), BuildHasherDefault::default());
+        let mut counts = vec![false; lines.len()];
         for (index, line) in lines.iter().enumerate() {
             // Of records that stand in the file twice the first counts; they are the same.
             if let Some(node) = line.node().filter(|node| node.sidechain == sidechain) {
-                at.entry(node.key).or_insert(index);
+                counts[index] = *at.entry(node.key).or_insert(index) == index;
             }
         }
+        let parent = |(index, line): (usize, &Arc<Line>)| {
+            let parent = line.node().filter(|_| counts[index])?.parent?;
+            at.get(&parent).copied().filter(|parent| *parent != index)
+        };
+        let parents = lines.iter().enumerate().map(parent).collect();
         let mut tree = Tree {
             lines,
             at,
+            counts,
+            parents,
             compacted: HashMap::new(),
             begins: Vec::new(),
             path: Path::default(),
@@ -197,8 +209,7 @@ impl<'t> Tree<'t> {
 
     /// The record at a line, if it counts.
     pub fn node(&self, index: usize) -> Option<&'t Node> {
-        let node = self.lines[index].node()?;
-        (self.at.get(&node.key) == Some(&index)).then_some(node)
+        self.lines[index].node().filter(|_| self.counts[index])
     }
 
     pub fn place(&self, key: Key) -> Option<usize> {
@@ -208,7 +219,7 @@ impl<'t> Tree<'t> {
     /// The line of the record that this one follows. A compaction follows what it stands for.
     fn up(&self, index: usize) -> Option<usize> {
         match self.node(index)?.parent {
-            Some(parent) => self.place(parent).filter(|up| *up != index),
+            Some(_) => self.parents[index],
             None => self.compacted.get(&index).copied(),
         }
     }
@@ -341,8 +352,10 @@ impl<'t> Tree<'t> {
             }
         }
         for index in 0..self.lines.len() {
-            let Some(node) = self.node(index).filter(|node| node.has_results) else { continue };
-            let Some(call) = node.parent.and_then(|parent| self.place(parent)) else { continue };
+            if self.node(index).is_none_or(|node| !node.has_results) {
+                continue;
+            }
+            let Some(call) = self.parents[index] else { continue };
             let of_call =
                 belongs[call].filter(|_| self.node(call).is_some_and(|it| it.kind == Kind::Assistant));
             if let Some(with) = of_call.filter(|_| belongs[index].is_none()) {
