@@ -166,6 +166,14 @@ pub trait AgentStore: Send + Sync {
     /// What prevents listing them.
     fn subagents(&self, session: &Session) -> Result<Vec<Session>>;
 
+    /// How many [`AgentStore::subagents`] finds.
+    ///
+    /// # Errors
+    /// As [`AgentStore::subagents`].
+    fn subagent_count(&self, session: &Session) -> Result<usize> {
+        Ok(self.subagents(session)?.len())
+    }
+
     /// The sub-agent of a session with this name, if there is one.
     ///
     /// # Errors

@@ -203,16 +203,20 @@ impl Catalog {
         if let Some(session) = seen.by_key.get(key).and_then(|session| self.still_listed(&seen, session)) {
             return Ok(session);
         }
+        // A sub-agent is there if its session is, and then costs no look at all the others.
+        let parent = self.parent_of(key).and_then(|parent| self.still_listed(&seen, &parent));
+        if let Some(found) = self.subagent_at(parent, key)? {
+            return Ok(found);
+        }
         if let Some(session) = self.look().by_key.get(key) {
             return Ok(session.clone());
         }
-        match self.parent_of(key) {
-            Some(parent) => {
-                let found = self.store_of(&parent.key)?.subagent_at(&parent, &key.path)?;
-                found.map(Arc::new).ok_or_else(|| gone(key))
-            }
-            None => Err(gone(key)),
-        }
+        self.subagent_at(self.parent_of(key), key)?.ok_or_else(|| gone(key))
+    }
+
+    fn subagent_at(&self, parent: Option<Arc<Session>>, key: &SessionKey) -> Result<Option<Arc<Session>>> {
+        let Some(parent) = parent else { return Ok(None) };
+        Ok(self.store_of(&parent.key)?.subagent_at(&parent, &key.path)?.map(Arc::new))
     }
 
     /// The session with its history, verified to be what is on disk now.
@@ -316,6 +320,14 @@ impl Catalog {
     pub fn subagents(&self, session: &Session) -> Result<Vec<Arc<Session>>> {
         let found = self.store_of(&session.key)?.subagents(session)?;
         Ok(found.into_iter().map(Arc::new).collect())
+    }
+
+    /// How many sub-agents a session has.
+    ///
+    /// # Errors
+    /// What prevents listing them.
+    pub fn subagent_count(&self, session: &Session) -> Result<usize> {
+        self.store_of(&session.key)?.subagent_count(session)
     }
 
     /// The sub-agent session of a session with this name, if there is one.

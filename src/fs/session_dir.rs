@@ -168,7 +168,7 @@ impl Fs {
         let view = self.view(&session.key).ok();
         let mut parts = vec![("turns", Part::Turns), ("status", Part::Status), ("meta.json", Part::Meta)];
         parts.extend(controls(session).iter().map(|it| (it.name(), Part::Control(*it))));
-        if self.catalog.subagents(&attrs).is_ok_and(|agents| !agents.is_empty()) {
+        if self.catalog.subagent_count(&attrs).is_ok_and(|agents| agents > 0) {
             parts.push(("agents", Part::Agents));
         }
         if let Some(view) = &view {
@@ -314,11 +314,9 @@ impl Fs {
         if *part == Part::Dir {
             return Ok(Attrs::uncounted(updated));
         }
-        let agents = self.catalog.subagents(&*self.catalog.session(&session.key)?)?;
-        if agents.is_empty() {
-            Err(absent(OsStr::new("agents")))
-        } else {
-            Ok(Attrs::directory(agents.len(), updated))
+        match self.catalog.subagent_count(&*self.catalog.session(&session.key)?)? {
+            0 => Err(absent(OsStr::new("agents"))),
+            agents => Ok(Attrs::directory(agents, updated)),
         }
     }
 

@@ -85,6 +85,10 @@ impl AgentStore for ClaudeCode {
         self.subagents.of(session, self.has_agents_beside(session))
     }
 
+    fn subagent_count(&self, session: &Session) -> Result<usize> {
+        self.subagents.count(session, self.has_agents_beside(session))
+    }
+
     fn subagent(&self, session: &Session, name: &str) -> Result<Option<Session>> {
         self.subagents.named(session, name, self.has_agents_beside(session))
     }

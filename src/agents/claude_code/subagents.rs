@@ -31,7 +31,18 @@ struct Known {
 
 /// What was read of sub-agents, by transcript: everybody who asks for one asks for all, again and again.
 #[derive(Default)]
-pub(super) struct Subagents(Mutex<HashMap<PathBuf, Known>>);
+pub(super) struct Subagents {
+    known: Mutex<HashMap<PathBuf, Known>>,
+    counts: Mutex<HashMap<PathBuf, Count>>,
+}
+
+/// How many sub-agents lie in a directory.
+#[derive(Clone, Copy)]
+struct Count {
+    at: Timestamp,
+    stamp: Stamp,
+    number: usize,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -53,6 +64,44 @@ impl Subagents {
         Ok(found)
     }
 
+    /// How many [`Subagents::of`] finds. The kernel asks for it with each name in the directory that they are shown in, so
+    /// it costs a look at one directory.
+    pub fn count(&self, parent: &Session, among: bool) -> Result<usize> {
+        let Some(store) = StoreDir::open(&parent.key.root)? else { return Ok(0) };
+        let mut count = 0;
+        for (path, all) in folders(parent, among) {
+            let own = if all { self.count_below(&store, &path)? } else { None };
+            count += match own {
+                Some(number) => number,
+                None => self.below(parent, &store, &path, all)?.len(),
+            };
+        }
+        Ok(count)
+    }
+
+    /// Those in a directory, all of which are the session's; `None` if the names in it do not tell.
+    fn count_below(&self, store: &StoreDir, path: &Path) -> Result<Option<usize>> {
+        let Some(dir) = store.dir(path)? else { return Ok(Some(0)) };
+        let at = crate::transcript::clock();
+        let Some(stamp) = dir.stat(Path::new(""))? else { return Ok(None) };
+        let known = self.counts.lock().get(dir.path()).copied();
+        if let Some(known) = known.filter(|known| known.stamp == stamp && stamp.vouches(known.at)) {
+            return Ok(Some(known.number));
+        }
+        let entries = dir.entries()?;
+        let own =
+            entries.iter().filter(|entry| name(Path::new(&entry.name)).is_some_and(|it| !it.is_empty()));
+        let Some(number) = own.map(|entry| (entry.kind == EntryKind::File).then_some(1)).sum() else {
+            return Ok(None);
+        };
+        let mut all = self.counts.lock();
+        if all.len() >= MOST {
+            all.clear();
+        }
+        all.insert(dir.path().to_owned(), Count { at, stamp, number });
+        Ok(Some(number))
+    }
+
     /// The transcript of the session that has this sub-agent; `None` if nothing tells.
     pub fn parent_of(&self, root: &Path, subagent: &Path) -> Option<PathBuf> {
         let folder = subagent.parent()?;
@@ -62,7 +111,7 @@ impl Subagents {
         let store = StoreDir::open(root).ok()??;
         let (dir, name) = (store.dir(folder).ok()??, subagent.file_name()?.to_str()?);
         let stamp = dir.stat(Path::new(name)).ok()??;
-        let parent = self.known(&dir, name, stamp).head.session?;
+        let parent = self.look(&dir, name, stamp).head.session?;
         is_file_name(&parent).then(|| folder.join(format!("{parent}{TRANSCRIPT}")))
     }
 
@@ -106,7 +155,7 @@ impl Subagents {
         }
         let stamp = dir.stat(Path::new(&file))?;
         let Some(stamp) = stamp.filter(|stamp| stamp.kind == EntryKind::File) else { return Ok(None) };
-        let known = self.known(dir, &file, stamp);
+        let known = self.look(dir, &file, stamp);
         if !all && known.head.session.as_deref() != Some(&parent.id) {
             return Ok(None);
         }
@@ -115,9 +164,9 @@ impl Subagents {
         Ok(Some(Session { title: known.title, subagent: Some(name.to_owned()), ..session }))
     }
 
-    fn known(&self, dir: &StoreDir, name: &str, stamp: Stamp) -> Known {
+    fn look(&self, dir: &StoreDir, name: &str, stamp: Stamp) -> Known {
         let path = dir.path().join(name);
-        let before = self.0.lock().get(&path).cloned();
+        let before = self.known.lock().get(&path).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.stamp == stamp && stamp.vouches(known.at)) {
             return known.clone();
         }
@@ -132,7 +181,7 @@ impl Subagents {
                 Known { at, stamp, head, title: title(dir, name) }
             }
         };
-        let mut all = self.0.lock();
+        let mut all = self.known.lock();
         if all.len() >= MOST {
             all.clear();
         }
