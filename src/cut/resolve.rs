@@ -287,19 +287,29 @@ fn plain(store: &Tree, file: &Path) -> Result<Open> {
     Ok(Open::of(transcript::plain(opened.file, &path)?, path))
 }
 
-/// Gives the bytes of all parts to `each`, in order, in pieces of bounded size.
+/// Gives the bytes of all parts to `each`, in order, in pieces of bounded size. There may be many small parts: they are
+/// read and handed on together.
 fn each_part(
     store: &Tree,
     hands: &HeldLocks,
     parts: &[Part],
     mut each: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut buffer = vec![0; super::disk::CHUNK];
+    let mut out = Vec::with_capacity(super::disk::CHUNK);
+    let mut put = |bytes: &[u8]| {
+        if out.len() + bytes.len() > super::disk::CHUNK {
+            each(&out)?;
+            out.clear();
+        }
+        out.extend_from_slice(bytes);
+        Ok(())
+    };
+    let mut window = Window { file: None, start: 0, bytes: vec![0; super::disk::CHUNK], len: 0 };
     let mut last: Option<(PathBuf, Open)> = None;
     for part in parts {
         let piece = match part {
             Part::Bytes(bytes) => {
-                each(bytes)?;
+                bytes.chunks(super::disk::CHUNK).try_for_each(&mut put)?;
                 continue;
             }
             Part::Piece(piece) => piece,
@@ -316,16 +326,38 @@ fn each_part(
         };
         let mut at = piece.span.start;
         while at < piece.span.end {
-            let want = buffer.len().min((piece.span.end - at) as usize);
-            let got = source.read_full(&mut buffer[..want], at)?;
-            if got != want {
-                return Err(gone(&piece.file));
-            }
-            each(&buffer[..got])?;
-            at += got as u64;
+            let bytes = window.at(source, &piece.file, at..piece.span.end)?;
+            put(bytes)?;
+            at += bytes.len() as u64;
         }
     }
-    Ok(())
+    each(&out)
+}
+
+/// The bytes of a file that were read last.
+struct Window<'p> {
+    file: Option<&'p Path>,
+    start: u64,
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl<'p> Window<'p> {
+    /// How much is read at least, bytes: more than a small part, as the next one is near, as a rule.
+    const AHEAD: u64 = 64 * 1024;
+
+    /// Bytes at the beginning of `span` in `source`, which is `file`; at least one.
+    fn at(&mut self, source: &Open, file: &'p Path, span: std::ops::Range<u64>) -> Result<&[u8]> {
+        let is_there = |at: u64| at >= self.start && at < self.start + self.len as u64;
+        if self.file != Some(file) || !is_there(span.start) {
+            let want = (span.end - span.start).max(Self::AHEAD).min(self.bytes.len() as u64) as usize;
+            self.len = source.read_full(&mut self.bytes[..want], span.start)?;
+            (self.file, self.start) = (Some(file), span.start);
+        }
+        let from = (span.start - self.start) as usize;
+        let to = self.len.min((span.end - self.start) as usize);
+        if from >= to { Err(gone(file)) } else { Ok(&self.bytes[from..to]) }
+    }
 }
 
 /// The marks of new content that is the beginning of another file.
