@@ -45,7 +45,7 @@ impl Text {
 /// Why the view does not show that part.
 pub(super) fn version_of(view: &View, part: &Part) -> Result<Option<u128>> {
     let number = match part {
-        Part::Turn(n) | Part::Prompt(n) | Part::Record(n) => {
+        Part::Turn(n) | Part::Prompt(n) | Part::Record(n) | Part::Blob(n, _) => {
             turn(&view.history, *n)?;
             view.turn_version(*n)
         }
@@ -63,7 +63,7 @@ pub(super) fn version_of(view: &View, part: &Part) -> Result<Option<u128>> {
 /// Whether what a view has for a part certainly is what is on disk, if the stamps are the same.
 fn proves(view: &View, part: &Part) -> bool {
     match part {
-        Part::Turn(n) | Part::Prompt(n) | Part::Record(n) => {
+        Part::Turn(n) | Part::Prompt(n) | Part::Record(n) | Part::Blob(n, _) => {
             turn(&view.history, *n).is_ok_and(|turn| view.proves(turn))
         }
         Part::SalvageTurn(n) => {
@@ -218,6 +218,7 @@ impl Fs {
                 let span = self.catalog.span(view, turn)?;
                 Ok(view.store.prompt(&view.session, turn, &span)?.into_bytes())
             }
+            Part::Blob(n, number) => self.blob_in(view, *n, *number),
             Part::Record(n) => self.catalog.span(view, turn(&view.history, *n)?),
             Part::RecordsHead => {
                 view.history.readable()?;

@@ -44,7 +44,7 @@ At the top of a mount of all projects, too, as links:
     search/WORDS/       the turns that have these words, newest first: ls search/'flaky test' (\"...\" is a phrase,
                         %2F stands for /; search/ itself lists nothing)
 
-By name, though not listed: prompts/NNN, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id;
+By name, though not listed: prompts/NNN, blobs/NNN/<picture>, records/NNN.jsonl, raw/<file>, context.md; and a session by its full id;
 .turnfs/options.json: how this mount was made; .gitignore and .ignore at the top: git keeps out, ripgrep does not.
 `latest` leads to the newest session.
 

@@ -157,7 +157,10 @@ impl Fs {
     ) {
         let Some(before) = self.kernel.told(ino, |told| told.attrs).flatten() else { return };
         let now = match node {
-            Node::Session(session, part @ (Part::Turn(_) | Part::Prompt(_) | Part::Context)) => {
+            Node::Session(
+                session,
+                part @ (Part::Turn(_) | Part::Prompt(_) | Part::Blob(..) | Part::Context),
+            ) => {
                 let view = views.entry(session.key.clone()).or_insert_with(|| self.view(&session.key).ok());
                 match (view, part) {
                     (None, _) => None,

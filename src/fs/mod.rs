@@ -13,6 +13,7 @@
 //! - `control` also carries out what is written. `mount_state` is what the mount remembers, `host_links` and
 //!   `project_state` look at the host outside the stores.
 
+mod blobs;
 mod content;
 mod control;
 mod format;

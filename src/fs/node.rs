@@ -89,6 +89,10 @@ pub(super) enum Part {
     BranchTurn(Branch, u32),
     Prompts,
     Prompt(u32),
+    /// `blobs/`, `blobs/<turn>/`, and in that one a file by its number, from 1.
+    Blobs,
+    TurnBlobs(u32),
+    Blob(u32, u32),
     Records,
     /// `records/head.jsonl`: what comes before turn 0.
     RecordsHead,
@@ -195,6 +199,8 @@ impl Node {
                 | Part::BranchDir(_)
                 | Part::BranchTurns(_)
                 | Part::Prompts
+                | Part::Blobs
+                | Part::TurnBlobs(_)
                 | Part::Records
                 | Part::Raw => Kind::Directory,
                 Part::Turn(_)
@@ -206,6 +212,7 @@ impl Node {
                 | Part::BranchFork(_)
                 | Part::BranchTurn(..)
                 | Part::Prompt(_)
+                | Part::Blob(..)
                 | Part::RecordsHead
                 | Part::Record(_)
                 | Part::RecordsTail
@@ -255,6 +262,8 @@ impl Node {
                     }
                     Part::BranchTurn(branch, _) => within(Part::BranchTurns(*branch)),
                     Part::Prompt(_) => within(Part::Prompts),
+                    Part::TurnBlobs(_) => within(Part::Blobs),
+                    Part::Blob(n, _) => within(Part::TurnBlobs(*n)),
                     Part::RecordsHead | Part::Record(_) | Part::RecordsTail => within(Part::Records),
                     Part::RawFile(_) => within(Part::Raw),
                     _ => within(Part::Dir),
@@ -370,6 +379,9 @@ impl Part {
             }
             Part::Prompts => ("prompts", [0, 0]),
             Part::Prompt(n) => ("prompt", [*n, 0]),
+            Part::Blobs => ("blobs", [0, 0]),
+            Part::TurnBlobs(n) => ("turn-blobs", [*n, 0]),
+            Part::Blob(n, number) => ("blob", [*n, *number]),
             Part::Records => ("records", [0, 0]),
             Part::RecordsHead => ("records-head", [0, 0]),
             Part::Record(n) => ("record", [*n, 0]),

@@ -37,6 +37,7 @@ impl Fs {
                 "undone" => Some(Part::Undone),
                 "abandoned" => Some(Part::Abandoned),
                 "prompts" => Some(Part::Prompts),
+                "blobs" => Some(Part::Blobs),
                 "records" => Some(Part::Records),
                 "raw" => Some(Part::Raw),
                 "context.md" => Some(Part::Context),
@@ -45,6 +46,8 @@ impl Fs {
             Part::Turns => numbered(Part::Turn),
             Part::Salvage => numbered(Part::SalvageTurn),
             Part::Prompts => numbered(Part::Prompt),
+            Part::Blobs => numbered(Part::TurnBlobs),
+            Part::TurnBlobs(n) => self.blob_named(session, *n, text)?,
             Part::Records => match text {
                 "head.jsonl" => Some(Part::RecordsHead),
                 "tail" => Some(Part::RecordsTail),
@@ -87,11 +90,19 @@ impl Fs {
         };
         match part {
             Part::Dir => self.entries_of_session(session),
-            Part::Turns | Part::Prompts => {
+            Part::Turns | Part::Prompts | Part::Blobs => {
                 let view = self.view(&session.key)?;
                 view.history.readable()?;
-                let make = if *part == Part::Turns { Part::Turn } else { Part::Prompt };
+                let make = match part {
+                    Part::Turns => Part::Turn,
+                    Part::Blobs => Part::TurnBlobs,
+                    _ => Part::Prompt,
+                };
                 Ok(numbered(&view.history.turns, make))
+            }
+            Part::TurnBlobs(n) => {
+                let names = self.blob_names(session, *n)?;
+                Ok((1..).zip(names).map(|(number, name)| entry(&name, Part::Blob(*n, number))).collect())
             }
             Part::Salvage => {
                 let view = self.view(&session.key)?;
@@ -199,7 +210,7 @@ impl Fs {
         match part {
             // A session's directory is shown without reading its transcript.
             Part::Dir | Part::Agents => self.facts_of_directory(session, part, updated()?),
-            Part::Turns | Part::Prompts | Part::Records => {
+            Part::Turns | Part::Prompts | Part::Blobs | Part::Records => {
                 // Whatever a session's own time goes by: a new turn changes what is in these.
                 let view = self.view(&session.key).ok();
                 let last = view.and_then(|view| view.history.turns.last()?.last);
@@ -289,7 +300,12 @@ impl Fs {
             }
             // No size is worth asking the host what is at a project's path.
             Part::Meta => Ok(Attrs::file(self.meta(session, false)?.len() as u64, updated()?)),
-            Part::Prompt(n) => {
+            Part::TurnBlobs(n) => {
+                let view = self.view(&session.key)?;
+                let last = turn(&view.history, *n)?.last;
+                Ok(Attrs::directory(0, last.unwrap_or(view.session.updated)))
+            }
+            Part::Prompt(n) | Part::Blob(n, _) => {
                 let (version, len) = self.measure(session, part)?;
                 let view = self.view(&session.key)?;
                 let last = turn(&view.history, *n)?.last.unwrap_or(view.session.updated);

@@ -138,6 +138,9 @@ fn what_is_reachable_by_name_is_listed_only_with_show_all() {
             assert!(sample.ino(&format!("{session}/{name}")).is_ok(), "{name}");
             assert_eq!(names.iter().any(|listed| listed == name), show_all, "{name}");
         }
+        // Not even then: each of its directories costs a look at a turn's records.
+        assert!(sample.ino(&format!("{session}/blobs")).is_ok());
+        assert!(!names.iter().any(|listed| listed == "blobs"));
     }
 }
 

@@ -75,7 +75,7 @@ pub fn item(item: &Item<'_>, out: &mut impl Output) {
             aside("Interrupted", None, text, out);
         }
         Item::Notice { kind, text } => aside("Notice", Some(kind), text, out),
-        Item::Blob { media_type, bytes } => {
+        Item::Blob { media_type, bytes, .. } => {
             title("Attachment", None, out);
             out.put(&format!("\n[{}, {bytes} bytes]\n", one_line(media_type)));
         }
@@ -149,7 +149,7 @@ mod tests {
     fn each_item_is_marked_and_ends_with_a_newline() {
         assert_eq!(text(Item::User { text: "hello".into() }), "\n## User\n\nhello\n");
         assert_eq!(
-            text(Item::Blob { media_type: "image/png".into(), bytes: 7 }),
+            text(Item::Blob { media_type: "image/png".into(), bytes: 7, base64: "".into() }),
             "\n## Attachment\n\n[image/png, 7 bytes]\n"
         );
         assert_eq!(

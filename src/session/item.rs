@@ -50,6 +50,8 @@ pub enum Item<'a> {
     Blob {
         media_type: Cow<'a, str>,
         bytes: u64,
+        /// Its content where the record holds that; empty where it does not.
+        base64: Cow<'a, str>,
     },
     /// A record of a type that turnfs does not know, kept and shown as such.
     Unknown {

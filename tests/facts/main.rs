@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod blobs;
 mod meta;
 mod resume;
 mod tokens;

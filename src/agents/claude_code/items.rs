@@ -104,8 +104,13 @@ fn of_result(block: &Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
 fn of_source(block: &Block<'_>, sink: &mut dyn FnMut(Item<'_>)) {
     let source: Source<'_> = object(block.source);
     let media_type = text(source.media_type).or_else(|| text(source.kind)).unwrap_or_else(|| "file".into());
-    let bytes = text(source.data).map_or(0, |data| data_url::base64_len(&data));
-    sink(Item::Blob { media_type, bytes });
+    let data = text(source.data).unwrap_or_default();
+    let (bytes, base64) = match text(source.kind).as_deref() {
+        // A document that is text.
+        Some("text") => (data.len() as u64, "".into()),
+        _ => (data_url::base64_len(&data), data),
+    };
+    sink(Item::Blob { media_type, bytes, base64 });
 }
 
 fn of_attachment(attachment: Attachment<'_>, sink: &mut dyn FnMut(Item<'_>)) {

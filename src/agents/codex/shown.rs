@@ -84,7 +84,8 @@ pub fn blob(url: &str) -> Item<'static> {
     match data_url::parse(url) {
         Some((media_type, bytes)) => {
             let media_type = media_type.split(';').next().unwrap_or("image").to_owned();
-            Item::Blob { media_type: media_type.into(), bytes }
+            let base64 = data_url::base64_in(url).to_owned();
+            Item::Blob { media_type: media_type.into(), bytes, base64: base64.into() }
         }
         None => Item::Notice { kind: "image".into(), text: url.to_owned().into() },
     }
@@ -92,7 +93,8 @@ pub fn blob(url: &str) -> Item<'static> {
 
 /// A blob of this type, by its base64 text.
 pub fn base64(media_type: &str, data: &str) -> Item<'static> {
-    Item::Blob { media_type: media_type.to_owned().into(), bytes: data_url::base64_len(data) }
+    let bytes = data_url::base64_len(data);
+    Item::Blob { media_type: media_type.to_owned().into(), bytes, base64: data.to_owned().into() }
 }
 
 /// The type of an image, by the beginning of its base64 text.

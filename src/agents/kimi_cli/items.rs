@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::json::{Content, JsonStr, Part, objects};
 use super::parse::{Context, Message, ToolResult, Wire};
 use super::tools;
+use crate::agents::data_url;
 use crate::agents::json::{Object, readable};
 use crate::session::{Item, ItemSink, Outcome};
 
@@ -97,7 +98,10 @@ fn reply_part(part: &Part<'_>, sink: &mut Sink<'_>) {
         Part::Url { kind, url } => {
             let url = url.text();
             match Part::blob(kind, &url) {
-                Some((media_type, bytes)) => sink(Item::Blob { media_type: media_type.into(), bytes }),
+                Some((media_type, bytes)) => {
+                    let base64 = data_url::base64_in(&url).into();
+                    sink(Item::Blob { media_type: media_type.into(), bytes, base64 });
+                }
                 None => notice(kind, url, sink),
             }
         }

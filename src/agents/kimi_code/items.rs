@@ -87,7 +87,9 @@ fn of_part(part: &Part, sink: &mut dyn FnMut(Item<'_>)) {
         Part::Text(text) if text.is_empty() => {}
         Part::Text(text) => sink(Item::Assistant { text: text.into() }),
         Part::Thinking(text) => sink(Item::Thinking { text: text.into() }),
-        Part::Blob { media_type, bytes } => sink(Item::Blob { media_type: media_type.into(), bytes: *bytes }),
+        Part::Blob { media_type, bytes, base64 } => {
+            sink(Item::Blob { media_type: media_type.into(), bytes: *bytes, base64: base64.into() });
+        }
     }
 }
 

@@ -39,7 +39,12 @@ pub(super) struct Origin {
 pub(super) enum Part {
     Text(String),
     Thinking(String),
-    Blob { media_type: String, bytes: u64 },
+    /// A picture or another blob; its base64 text, where the record holds it.
+    Blob {
+        media_type: String,
+        bytes: u64,
+        base64: String,
+    },
 }
 
 /// Whether messages of this kind are what a turn begins with: in a sub-agent's wire it is its parent that asks.
@@ -184,7 +189,7 @@ pub(super) fn result(raw: &RawValue) -> Returned {
         Ok(parts) => {
             let lines = parts.into_iter().map(|part| match part {
                 Part::Text(text) | Part::Thinking(text) => text,
-                Part::Blob { media_type, bytes } => format!("[{media_type}, {bytes} bytes]"),
+                Part::Blob { media_type, bytes, .. } => format!("[{media_type}, {bytes} bytes]"),
             });
             lines.collect::<Vec<_>>().join("\n")
         }
@@ -231,7 +236,8 @@ pub(super) fn part(raw: &RawValue) -> Result<Option<Part>, String> {
             let held = url.as_deref().and_then(data_url::parse);
             let (media_type, bytes) = held
                 .map_or((kind, raw.get().len() as u64), |(media_type, bytes)| (media_type.to_owned(), bytes));
-            Some(Part::Blob { media_type, bytes })
+            let base64 = data_url::base64_in(url.as_deref().unwrap_or_default()).to_owned();
+            Some(Part::Blob { media_type, bytes, base64 })
         }
     })
 }
