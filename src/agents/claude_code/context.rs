@@ -5,8 +5,9 @@ use std::collections::HashSet;
 
 use super::history::{self, Reading};
 use super::items::{self, As};
+use super::lines::Preserved;
 use super::records::{Kind, Record};
-use super::tree::{Preserved, Tree};
+use super::tree::Tree;
 use crate::session::{Item, ItemSink, Refusal, Result, Session};
 use crate::transcript::{self, Passes};
 

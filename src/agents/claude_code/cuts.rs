@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use super::history::{self, Reading};
 use super::layout;
+use super::lines::What;
 use super::records::Record;
-use super::tree::{self, Owner, Tree, What};
+use super::tree::{self, Owner, Tree};
 use super::writer::{self, Live};
 use crate::host::processes::Running;
 use crate::session::{

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::items::{self, As};
-use super::records::{Key, Kind, Raw, Record, TRANSCRIPT, key, text};
-use super::tree::{self, Line, Node, Owner, Reply, Tree, What};
-use crate::render::{self, Length};
+use super::lines::{Line, Node, Reply, What};
+use super::records::{Kind, Record, TRANSCRIPT, text};
+use super::tree::{self, Owner, Tree};
+use crate::render;
 use crate::session::{
     AgentKind, Branch, Confidence, CutPoint, Damage, DamageClass, FileHash, FileView, History, Kept, Piece,
     Refusal, Result, State, Tokens, Turn, TurnDetail, TurnStatus, open_calls,
@@ -122,118 +122,6 @@ impl Transcript {
         if let Some(name) = said.name {
             self.name = name;
         }
-    }
-}
-
-impl Line {
-    fn of(line: &transcript::Line<'_>, record: &Record<'_>) -> Line {
-        let place = |value: Raw<'_>| {
-            let json = value?.get();
-            let inner = json.strip_prefix('"')?.strip_suffix('"').filter(|inner| !inner.contains('\\'))?;
-            let at = (inner.as_ptr() as usize).checked_sub(line.bytes.as_ptr() as usize)?;
-            Some(u32::try_from(at).ok()?..u32::try_from(at + inner.len()).ok()?)
-        };
-        Line {
-            start: line.start,
-            end: line.end,
-            line: line.number,
-            time: record.time(),
-            uuid_at: place(record.uuid),
-            session_at: place(record.session_id),
-            cwd_at: place(record.cwd),
-            what: what(record, line.bytes),
-        }
-    }
-
-    /// It begins at this byte, before the one where its record does.
-    fn begin_at(&mut self, start: u64) {
-        let more = u32::try_from(self.start - start);
-        for place in [&mut self.uuid_at, &mut self.session_at, &mut self.cwd_at] {
-            let moved = |at: Range<u32>| {
-                let more = more.ok()?;
-                Some(at.start.checked_add(more)?..at.end.checked_add(more)?)
-            };
-            *place = place.take().and_then(moved);
-        }
-        self.start = start;
-    }
-
-    /// Its reply shares the name of this model, if it is of that.
-    fn share(&mut self, model: Option<&Arc<str>>) {
-        if let What::Node(Node { reply: Some(reply), .. }) = &mut self.what
-            && reply.model.as_ref() == model
-        {
-            reply.model = model.cloned();
-        }
-    }
-}
-
-fn what(record: &Record<'_>, line: &[u8]) -> What {
-    let key_of = |value| text(value).map(|uuid| key(&uuid));
-    if let Some(key) = key_of(record.uuid) {
-        return What::Node(node(record, line, key));
-    }
-    match &*record.type_name() {
-        "last-prompt" => What::LastPrompt { leaf: key_of(record.leaf_uuid), explicit: record.is_explicit() },
-        "queue-operation" | "mode" | "permission-mode" => What::Lead(None),
-        "worktree-state" => What::Worktree,
-        "relocated" => What::Relocated,
-        "file-history-snapshot" => key_of(record.message_id).map_or(What::Other, |key| What::Lead(Some(key))),
-        _ => What::Other,
-    }
-}
-
-fn node(record: &Record<'_>, line: &[u8], uuid: Key) -> Node {
-    let key_of = |value| text(value).map(|uuid| key(&uuid));
-    let length = |what| {
-        let mut length = Length::default();
-        items::of(record, line, what, &mut |item| render::item(&item, &mut length));
-        length.0
-    };
-    let kind = record.kind();
-    let (mut has_results, mut has_calls, mut is_interrupt) = (false, false, false);
-    if matches!(kind, Kind::User | Kind::Assistant) {
-        record.blocks.iter().for_each(|block| {
-            match text(block.kind).as_deref() {
-                Some("tool_result") => has_results = true,
-                Some("tool_use") => has_calls = true,
-                _ => {}
-            }
-            is_interrupt |= kind == Kind::User
-                && text(block.text).is_some_and(|text| text.starts_with("[Request interrupted by user"));
-        });
-    }
-    let may_begin_turn = record.may_begin_turn();
-    let is_boundary = record.is_boundary();
-    let text_len = length(As::Said);
-    let prompt = |_| record.prompt().chars().take(Turn::PROMPT_CHARS).collect::<String>().into();
-    Node {
-        key: uuid,
-        parent: key_of(record.parent_uuid),
-        logical: key_of(record.logical_parent_uuid),
-        kind,
-        sidechain: record.is_sidechain(),
-        meta: record.is_meta(),
-        may_begin_turn,
-        is_command: may_begin_turn && record.is_command(),
-        is_boundary,
-        is_interrupt,
-        ends_turn: kind == Kind::System && text(record.subtype).as_deref() == Some("turn_duration"),
-        has_results,
-        has_calls,
-        reply: (kind == Kind::Assistant).then(|| Box::new(reply(record))),
-        preserved: if is_boundary { record.preserved() } else { tree::Preserved::default() },
-        prompt: may_begin_turn.then_some(()).map(prompt),
-        text_len,
-        prompt_len: if may_begin_turn { length(As::Prompt) } else { text_len },
-    }
-}
-
-fn reply(record: &Record<'_>) -> Reply {
-    Reply {
-        key: text(record.said.id).map(|id| key(&id)),
-        model: record.model().map(|named| Arc::from(&*named)),
-        tokens: record.tokens(),
     }
 }
 

@@ -11,6 +11,7 @@ mod head;
 mod history;
 mod items;
 mod layout;
+mod lines;
 mod records;
 mod subagents;
 mod tools;

@@ -351,7 +351,7 @@ impl<'a> Record<'a> {
     }
 
     /// The records before a boundary that the model is still sent.
-    pub fn preserved(&self) -> super::tree::Preserved {
+    pub fn preserved(&self) -> super::lines::Preserved {
         let metadata: CompactMetadata<'_> = object(self.compact_metadata);
         let preserved: Preserved<'_> = object(metadata.preserved);
         let segment: Segment<'_> = object(metadata.segment);
@@ -361,7 +361,7 @@ impl<'a> Record<'a> {
             // What is no list preserves nothing.
             let _ = each_of(list, |uuid: &RawValue| uuids.extend(text(Some(uuid)).map(|uuid| key(&uuid))));
         }
-        super::tree::Preserved {
+        super::lines::Preserved {
             anchor: key_of(preserved.anchor),
             tail: key_of(segment.tail),
             records: uuids.into(),
