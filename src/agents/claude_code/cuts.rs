@@ -53,7 +53,8 @@ pub(super) fn prefixes(tree: &Tree<'_>) -> Vec<Option<Prefix>> {
             spoilt = spoilt.or(Some(index));
         }
     }
-    let story: HashSet<usize> = tree.path.story.iter().copied().collect();
+    let mut is_story = vec![false; tree.lines.len()];
+    tree.path.story.iter().for_each(|index| is_story[*index] = true);
     // Up to each line: the last record that can end a conversation, and whether the last note of the client
     // leads to the conversation.
     let (mut last, mut leads) = (None, true);
@@ -64,7 +65,7 @@ pub(super) fn prefixes(tree: &Tree<'_>) -> Vec<Option<Prefix>> {
         }
         if let What::LastPrompt { leaf, .. } = line.what {
             let place = leaf.and_then(|leaf| tree.place(leaf));
-            leads = place.is_none_or(|place| story.contains(&place));
+            leads = place.is_none_or(|place| is_story[place]);
         }
         seen.push((last, leads));
     }
@@ -97,8 +98,8 @@ pub(super) fn kept_with(tree: &Tree<'_>, path: &tree::Path) -> Vec<Option<usize>
         }
         kept[*index] = Some(turns);
     }
-    for (index, with) in tree.beside(&path.story) {
-        kept[index] = kept[with];
+    for (index, with) in &path.beside {
+        kept[*index] = kept[*with];
     }
     // What the client still sends of what stands before a compaction may lie beside the story.
     for index in &path.story {

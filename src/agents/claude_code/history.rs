@@ -252,14 +252,24 @@ fn notes(history: &History, tree: &Tree<'_>) -> Vec<String> {
     notes
 }
 
-/// The ranges of bytes of lines, by their owner; neighbours joined.
-fn spans(tree: &Tree<'_>) -> HashMap<Owner, Vec<Range<u64>>> {
-    let mut spans: HashMap<Owner, Vec<Range<u64>>> = HashMap::new();
-    for (line, owner) in tree.lines.iter().zip(&tree.owners) {
-        let ranges = spans.entry(*owner).or_default();
-        match ranges.last_mut() {
+/// The lines of each owner, as ranges: neighbours have the same one, as a rule.
+fn runs(tree: &Tree<'_>) -> HashMap<Owner, Vec<Range<usize>>> {
+    let mut runs: HashMap<Owner, Vec<Range<usize>>> = HashMap::new();
+    let mut start = 0;
+    for run in tree.owners.chunk_by(|one, other| one == other) {
+        runs.entry(run[0]).or_default().push(start..start + run.len());
+        start += run.len();
+    }
+    runs
+}
+
+/// The ranges of bytes of these lines; neighbours joined.
+fn spans(tree: &Tree<'_>, runs: &[Range<usize>]) -> Vec<Range<u64>> {
+    let mut spans: Vec<Range<u64>> = Vec::new();
+    for line in runs.iter().flat_map(|run| &tree.lines[run.clone()]) {
+        match spans.last_mut() {
             Some(last) if last.end == line.start => last.end = line.end,
-            _ => ranges.push(line.start..line.end),
+            _ => spans.push(line.start..line.end),
         }
     }
     spans
@@ -279,16 +289,10 @@ fn all_turns(
     file: &Arc<Path>,
     sidechain: bool,
 ) -> Vec<Turn> {
-    let spans = spans(tree);
-    let mut lines: HashMap<Owner, Vec<usize>> = HashMap::new();
-    for (index, owner) in tree.owners.iter().enumerate() {
-        lines.entry(*owner).or_default().push(index);
-    }
-    let none = Vec::new();
+    let runs = runs(tree);
     let turn = |(at, (owner, start)): (usize, (Owner, usize))| {
-        let own = lines.get(&owner).unwrap_or(&none);
-        let spans = spans.get(&owner).map(Vec::as_slice).unwrap_or_default();
-        turn(tree, first + at as u32, start, own, spans, file, sidechain)
+        let own = runs.get(&owner).map(Vec::as_slice).unwrap_or_default();
+        turn(tree, first + at as u32, start, own, file, sidechain)
     };
     wanted.into_iter().enumerate().map(turn).collect()
 }
@@ -297,16 +301,16 @@ fn turn(
     tree: &Tree<'_>,
     n: u32,
     start: usize,
-    own: &[usize],
-    spans: &[Range<u64>],
+    own: &[Range<usize>],
     file: &Arc<Path>,
     sidechain: bool,
 ) -> Turn {
-    let nodes = own.iter().filter_map(|index| Some((*index, tree.lines[*index].node()?)));
+    let own_lines = || own.iter().cloned().flatten().map(|index| (index, &tree.lines[index]));
+    let nodes = own_lines().filter_map(|(index, line)| Some((index, line.node()?)));
     let shown: Vec<(usize, &Node)> = nodes.filter(|(_, node)| node.sidechain == sidechain).collect();
     let size = |(index, node): &(usize, &Node)| if *index == start { node.prompt_len } else { node.text_len };
     let (status, detail) = outcome(shown.iter().map(|(_, node)| *node));
-    let (span, pieces) = match spans {
+    let (span, pieces) = match &*spans(tree, own) {
         [only] => (only.clone(), Vec::new()),
         several => {
             let piece = |span: &Range<u64>| Piece { file: file.clone(), span: span.clone() };
@@ -315,7 +319,7 @@ fn turn(
     };
     let model = shown.iter().rev().find_map(|(_, node)| node.reply.as_ref()?.model.clone());
     let tokens = tokens(shown.iter().map(|(_, node)| *node));
-    let last = own.iter().filter_map(|index| tree.lines[*index].time).max();
+    let last = own_lines().filter_map(|(_, line)| line.time).max();
     let first = tree.lines[start].node();
     let mut turn = Turn {
         n,
@@ -328,7 +332,7 @@ fn turn(
         file: file.clone(),
         span,
         pieces,
-        line: own.first().map_or(1, |index| tree.lines[*index].line),
+        line: own_lines().next().map_or(1, |(_, line)| line.line),
         group: n,
         model,
         tokens,

@@ -28,6 +28,8 @@ pub(super) struct Path {
     pub story: Vec<usize>,
     /// Places in `story` where turns begin.
     pub starts: Vec<usize>,
+    /// What the client sends with it: [`Tree::beside`].
+    pub beside: Vec<(usize, usize)>,
 }
 
 impl Path {
@@ -224,7 +226,8 @@ impl<'t> Tree<'t> {
         }
         story.reverse();
         let starts = (0..story.len()).filter(|at| self.begins[story[*at]]).collect();
-        (Path { story, starts }, dangling)
+        let beside = self.beside(&story);
+        (Path { story, starts, beside }, dangling)
     }
 
     /// The records beside these lines of a conversation that the client sends with them: other pieces of their replies,
@@ -276,8 +279,8 @@ impl<'t> Tree<'t> {
             }
             known[*index] = Some(turn);
         }
-        for (index, with) in self.beside(&self.path.story) {
-            known[index] = known[with];
+        for (index, with) in &self.path.beside {
+            known[*index] = known[*with];
         }
         let kept = known.clone();
         (0..self.lines.len())
